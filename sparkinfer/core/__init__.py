@@ -1,0 +1,1 @@
+"""The shared words: spec, errors, schema, protocols, registry. Imports stdlib and pydantic only."""

@@ -1,0 +1,136 @@
+"""The job file as frozen models: every key with its type, default and one line of meaning. Driver; parts pickle.
+
+Unknown keys are refused. The README's reference is generated from these fields, so what stands here is what a
+person reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+
+__all__ = ["BatchSpec", "ErrorsSpec", "JobSpec", "SinkSpec", "SourceSpec", "SparkSpec"]
+
+SOURCE_KINDS = ("images", "parquet", "table", "query", "paths")
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class SourceSpec(_Block):
+    """Where the images are. Exactly one of images, parquet, table, query, paths."""
+
+    images: str | tuple[str, ...] | None = Field(None, description="folder, file or glob of image files, or a list")
+    parquet: str | tuple[str, ...] | None = Field(None, description="Parquet path, glob or list with a binary column")
+    table: str | None = Field(None, description="catalogue table with a binary column")
+    query: str | None = Field(None, description="SQL query that gives a binary column")
+    paths: str | None = Field(
+        None, description="table, or .parquet, .csv, .json, .txt file or folder, that lists image paths"
+    )
+    content_column: str = Field("content", description="column of image bytes (parquet, table, query)")
+    path_column: str = Field("path", description="column that names a row: the table's key, or the files of `paths`")
+    keep: tuple[str, ...] = Field((), description="more input columns to carry into the prediction table")
+    where: str | None = Field(None, description="SQL condition on input rows; acts before the model")
+    sample: float | None = Field(None, description="share of input rows in (0, 1]; acts before the model", gt=0, le=1)
+    seed: int = Field(0, description="of `sample`")
+    limit: int | None = Field(None, description="at most so many rows; acts before the model", ge=1)
+    max_bytes: int = Field(1 << 30, description="longer images get TOO_LARGE, unread where possible", ge=1, lt=1 << 31)
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> SourceSpec:
+        given = [kind for kind in SOURCE_KINDS if getattr(self, kind)]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none of them"
+            raise ValueError(f"needs exactly one of {', '.join(SOURCE_KINDS)}; found {found}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Which of images, parquet, table, query, paths is given."""
+        return next(kind for kind in SOURCE_KINDS if getattr(self, kind))
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """The given value, as a tuple."""
+        value = getattr(self, self.kind)
+        return (value,) if isinstance(value, str) else tuple(value)
+
+
+class BatchSpec(_Block):
+    """How many images the model sees at once, and how many bytes one Arrow batch carries."""
+
+    size: int | Literal["auto"] = Field("auto", description="images per model call, or auto")
+    max_bytes: int = Field(16 << 20, description="bound on image bytes of one Arrow batch from Spark", ge=1 << 20)
+
+    @model_validator(mode="after")
+    def _positive(self) -> BatchSpec:
+        if self.size != "auto" and not 1 <= self.size <= 65_536:
+            raise ValueError("size must be auto or a whole number from 1 to 65536")
+        return self
+
+
+class SinkSpec(_Block):
+    """Where the prediction table goes. Exactly one of path and table."""
+
+    path: str | None = Field(None, description="folder of the prediction table, on any Hadoop file system")
+    table: str | None = Field(None, description="catalogue table, written with saveAsTable")
+    format: str = Field("parquet", description="any Spark format: parquet, orc, json, delta, iceberg, ...")
+    mode: Literal["error", "overwrite", "append"] = Field("error", description="what to do when it is already there")
+    partition_by: tuple[str, ...] = Field((), description="partition columns, out of the prediction table's")
+    options: dict[str, str] = Field(default_factory=dict, description="passed on to Spark's writer")
+
+    @model_validator(mode="after")
+    def _one_target(self) -> SinkSpec:
+        if bool(self.path) == bool(self.table):
+            raise ValueError("needs exactly one of path, table")
+        return self
+
+    @property
+    def target(self) -> str:
+        """The path or the table."""
+        return self.path or self.table or ""
+
+
+class ErrorsSpec(_Block):
+    """How many rows may fail before the job counts as failed."""
+
+    max_fraction: float = Field(
+        0.5, description="share of rows in [0, 1] that may fail; above it the exit status is 3", ge=0, le=1
+    )
+
+
+class SparkSpec(_Block):
+    """The session, where spark-submit has not made one."""
+
+    master: str | None = Field(None, description="local[*] unless spark-submit or spark-defaults.conf says otherwise")
+    conf: dict[str, str | int | float | bool] = Field(default_factory=dict, description="Spark settings")
+
+
+class JobSpec(_Block):
+    """One job: source -> model -> sink."""
+
+    name: str = Field("sparkinfer", description="application name", min_length=1)
+    source: SourceSpec
+    model: ModelSpec
+    preprocess: PreprocessSpec = Field(default_factory=PreprocessSpec, description="preset's name or block")
+    postprocess: PostprocessSpec = Field(default_factory=PostprocessSpec)
+    batch: BatchSpec = Field(default_factory=BatchSpec)
+    engine: Literal["arrow", "pandas", "predict_batch_udf"] = Field(
+        "arrow", description="mapInArrow, mapInPandas or predict_batch_udf: the same predictions"
+    )
+    sharding: Literal["auto", "files", "bytes", "hybrid", "none"] = Field(
+        "auto", description="how input is spread over partitions"
+    )
+    sink: SinkSpec
+    errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
+    report: str | None = Field(None, description="folder for report.json")
+    spark: SparkSpec = Field(default_factory=SparkSpec)
+
+    def describe(self) -> dict[str, Any]:
+        """The spec as plain data, for logs and reports."""
+        return self.model_dump(mode="json", exclude_defaults=True)
