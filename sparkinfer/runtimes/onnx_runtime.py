@@ -1,0 +1,252 @@
+"""ONNX models through ONNX Runtime. Executor side (and the driver's inspection process); nothing pickles.
+
+The session opens the file by path, so that all processes of a node share its pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import re
+from typing import Any
+
+import onnxruntime as ort
+
+from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
+from sparkinfer.core.model_spec import Signature, TensorInfo
+from sparkinfer.core.protocols import Device, LoadRequest, Outputs, Runtime
+from sparkinfer.runtimes._batches import (
+    SCORES_RANK,
+    Array,
+    as_embedding,
+    as_scores,
+    check_input,
+    run_in_chunks,
+    zero_batch,
+)
+from sparkinfer.runtimes._onnx_labels import find_labels
+
+__all__ = ["OnnxRuntime"]
+
+_QUIET = 4
+"""Log level "fatal": what goes wrong in a session is raised as well."""
+
+_OUT_OF_MEMORY = re.compile(r"out of memory|failed to allocate memory|bad_alloc|_ALLOC_FAILED", re.IGNORECASE)
+_NO_DEVICE = re.compile(r"invalid device ordinal|no CUDA-capable device|CUDA driver version is insufficient")
+_DTYPE_NAMES = {"float": "float32", "double": "float64"}
+_SESSION_KEY = "session"
+
+ort.set_default_logger_severity(3)  # errors only: its warnings are about missing GPUs, which we report ourselves
+
+
+class OnnxRuntime(Runtime):
+    """Runs an `.onnx` file.
+
+    `model.options` holds options of ONNX Runtime's CUDA provider (`gpu_mem_limit` in bytes,
+    `cudnn_conv_algo_search`, ...), which matter on a GPU only, and under `session` a map of session configuration
+    entries. `postprocess.embedding` names an output.
+    """
+
+    def load(self, request: LoadRequest) -> None:
+        """Opens the session and checks inputs and outputs by the file's own declarations, without running it."""
+        if request.model.precision != "fp32":
+            raise ModelError(
+                f"an ONNX file fixes its own precision; {request.model.precision} is for torch models",
+                key="model.precision",
+                allowed=["fp32"],
+                hint="convert the file, for example with onnxconverter-common",
+            )
+        self._preprocess = request.preprocess
+        self._on_cuda = request.device.kind == "cuda"
+        self._session = _open_session(request)
+        self._input = _choose_input(self._session, request.model.input)
+        check_input(self._input, request.preprocess)
+        outputs = _outputs(self._session)
+        self._scores = _choose_scores(outputs, request.model.output)
+        self._embedding = _choose_embedding(outputs, request.embedding)
+        chosen = [self._scores] if self._embedding is None else [self._scores, self._embedding]
+        self._output_names = [info.name for info in chosen]
+        self._fixed_rows = self._input.shape[0]
+
+    @property
+    def fixed_batches(self) -> bool:
+        """True on CUDA, where kernels are chosen by shape; on the CPU a row's bits do not depend on its batch."""
+        return self._on_cuda
+
+    def infer(self, batch: Array) -> Outputs:
+        """Runs one batch; a model with a fixed batch dimension gets chunks of exactly that size."""
+        rows = len(batch)
+        arrays = self._run(batch) if self._fixed_rows is None else run_in_chunks(batch, self._fixed_rows, self._run)
+        return Outputs(
+            scores=as_scores(arrays[0], rows, self._output_names[0]),
+            embedding=None if self._embedding is None else as_embedding(arrays[1], rows, self._output_names[1]),
+        )
+
+    def _run(self, batch: Array) -> list[Array]:
+        try:
+            arrays: list[Array] = self._session.run(self._output_names, {self._input.name: batch})
+        except Exception as error:
+            raise _mapped(error) from error
+        return arrays
+
+    def signature(self) -> Signature:
+        """Names and dtypes from the file, widths from running zero images, labels from its metadata."""
+        trial = zero_batch(self._preprocess, self._input, rows=self._fixed_rows or 2)
+        try:
+            outputs = self.infer(trial)
+        except (ModelError, OutOfDeviceMemoryError):
+            raise
+        except Exception as error:
+            raise ModelError(
+                f"the model fails on zero images {trial.dtype}{list(trial.shape)}: {error}", key="model.path"
+            ) from error
+        scores = self._scores.model_copy(update={"shape": (self._fixed_rows, outputs.scores.shape[1])})
+        embedding = self._embedding and self._embedding.model_copy(
+            update={"shape": (self._fixed_rows, outputs.embedding.shape[1])}
+        )
+        return Signature(
+            input=self._input,
+            scores=scores,
+            embedding=embedding,
+            num_classes=outputs.scores.shape[1],
+            labels=find_labels(self._session.get_modelmeta().custom_metadata_map),
+        )
+
+    def close(self) -> None:
+        """Drops the session."""
+        self._session = None
+
+
+def _open_session(request: LoadRequest) -> Any:
+    options = ort.SessionOptions()
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = request.threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    for entry, value in request.model.options.get(_SESSION_KEY, {}).items():
+        options.add_session_config_entry(str(entry), str(value))
+    complaint = _preload_cuda() if request.device.kind == "cuda" else ""
+    providers = _providers(request)
+    try:
+        session = ort.InferenceSession(request.path, options, providers=providers, enable_fallback=0)
+    except Exception as error:
+        raise _open_error(error, request) from error
+    if request.device.kind == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
+        raise _no_cuda(request.device, complaint or _driver_complaint())  # ONNX Runtime would go on with the CPU
+    return session
+
+
+def _providers(request: LoadRequest) -> list[Any]:
+    if request.device.kind == "cpu":
+        return ["CPUExecutionProvider"]
+    if "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise _no_cuda(request.device, "this is a build for the CPU")
+    cuda_options = {
+        "device_id": request.device.index,
+        # The default doubles the arena each time and ends far above what the model needs.
+        "arena_extend_strategy": "kSameAsRequested",
+        **{key: value for key, value in request.model.options.items() if key != _SESSION_KEY},
+    }
+    return [("CUDAExecutionProvider", cuda_options), "CPUExecutionProvider"]
+
+
+def _preload_cuda() -> str:
+    """Loads the CUDA libraries that pip brought; what ONNX Runtime prints when it fails says what is missing."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        ort.preload_dlls()
+    return " ".join(printed.getvalue().split())
+
+
+def _driver_complaint() -> str:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return f"there is no NVIDIA driver ({error})"
+    return "there is no such GPU, or this build does not support it"
+
+
+def _no_cuda(device: Device, reason: str) -> DeviceError:
+    return DeviceError(
+        f"onnxruntime {ort.__version__} cannot use {device}: {reason} "
+        f"(providers of this build: {', '.join(ort.get_available_providers())})",
+        key="model.device",
+        allowed=["auto", "cpu"],
+        hint="install onnxruntime-gpu and an NVIDIA driver on the executors, or set model.device: cpu",
+    )
+
+
+def _open_error(error: Exception, request: LoadRequest) -> Exception:
+    text = str(error)
+    if _OUT_OF_MEMORY.search(text):
+        return OutOfDeviceMemoryError(f"the model does not fit in the memory of {request.device}: {text}")
+    if _NO_DEVICE.search(text):
+        return _no_cuda(request.device, text)
+    if "provider option" in text.lower():
+        return ModelError(f"ONNX Runtime refuses an option: {text}", key="model.options")
+    hint = "export the model again, or check model.format"
+    if "external" in text.lower():
+        hint = "the weights are in a file beside the model; save it as one file (external_data=False)"
+    return ModelError(f"ONNX Runtime cannot open the model: {text}", key="model.path", hint=hint)
+
+
+def _mapped(error: Exception) -> Exception:
+    return OutOfDeviceMemoryError(str(error)) if _OUT_OF_MEMORY.search(str(error)) else error
+
+
+def _info(node: Any) -> TensorInfo:
+    """A node's name, shape and numpy dtype; symbolic dimensions become None."""
+    match = re.fullmatch(r"tensor\((\w+)\)", node.type)
+    dtype = _DTYPE_NAMES.get(match[1], match[1]) if match else node.type
+    shape = tuple(side if isinstance(side, int) else None for side in node.shape) if match else ()
+    return TensorInfo(name=node.name, shape=shape, dtype=dtype)
+
+
+def _choose_input(session: Any, wanted: str | None) -> TensorInfo:
+    inputs = {node.name: _info(node) for node in session.get_inputs()}
+    if wanted is None and len(inputs) == 1:
+        return next(iter(inputs.values()))
+    if wanted is None:
+        raise ModelError(
+            f"the model has {len(inputs)} inputs", key="model.input", allowed=inputs, hint="name the image input"
+        )
+    if wanted not in inputs:
+        raise ModelError(f"the model has no input {wanted!r}", key="model.input", allowed=inputs)
+    others = [str(info) for name, info in inputs.items() if name != wanted]
+    if others:
+        raise ModelError(
+            f"besides the image input {wanted!r} the model needs {'; '.join(others)}",
+            key="model.path",
+            hint="export the model with the other inputs as constants",
+        )
+    return inputs[wanted]
+
+
+def _outputs(session: Any) -> dict[str, TensorInfo]:
+    return {node.name: _info(node) for node in session.get_outputs()}
+
+
+def _choose_scores(outputs: dict[str, TensorInfo], wanted: str | None) -> TensorInfo:
+    if wanted is not None:
+        if wanted not in outputs:
+            raise ModelError(f"the model has no output {wanted!r}", key="model.output", allowed=outputs)
+        return outputs[wanted]
+    floats = [info for info in outputs.values() if info.dtype.startswith("float")]
+    flat = [info for info in floats if len(info.shape) == SCORES_RANK]
+    candidates = flat or (floats if len(floats) == 1 else [])
+    if not candidates:
+        raise ModelError(
+            f"no output looks like class scores [batch, num_classes]: {'; '.join(map(str, outputs.values()))}",
+            key="model.output",
+            allowed=outputs,
+        )
+    return candidates[0]
+
+
+def _choose_embedding(outputs: dict[str, TensorInfo], wanted: str | None) -> TensorInfo | None:
+    if wanted is None:
+        return None
+    if wanted not in outputs:
+        raise ModelError(f"the model has no output {wanted!r}", key="postprocess.embedding", allowed=outputs)
+    return outputs[wanted]

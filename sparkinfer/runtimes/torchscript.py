@@ -1,0 +1,81 @@
+"""TorchScript archives. Executor side (and the driver's inspection process); nothing pickles."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+
+import torch
+
+from sparkinfer.core.errors import ModelError
+from sparkinfer.core.protocols import LoadRequest
+from sparkinfer.runtimes._torch import TorchRuntime, choose_scores, is_out_of_memory
+
+__all__ = ["TorchScriptRuntime"]
+
+
+class TorchScriptRuntime(TorchRuntime):
+    """Runs what `torch.jit.save` wrote.
+
+    The module gives a tensor, a tuple or a dict; `model.output` and `postprocess.embedding` name a position ("1") or
+    a key. There are no `model.options`.
+    """
+
+    def _open(self, request: LoadRequest, device: torch.device) -> torch.nn.Module:
+        if request.model.options:
+            raise ModelError("TorchScript takes no options", key="model.options", hint="remove them")
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", FutureWarning)
+                module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]
+                    request.path, map_location=device
+                )
+        except (RuntimeError, ValueError) as error:
+            if is_out_of_memory(error):
+                raise
+            raise ModelError(
+                f"torch cannot open the model as TorchScript: {str(error).strip().splitlines()[0]}",
+                key="model.path",
+                hint=_hint(request.path),
+            ) from error
+        return module.eval()
+
+    def _select(self, output: object) -> tuple[torch.Tensor, torch.Tensor | None]:
+        outputs = _named(output)
+        scores = choose_scores(outputs, self._request.model.output)
+        wanted = self._request.embedding
+        if wanted is None:
+            return scores, None
+        embedding = outputs.get(wanted)
+        if not isinstance(embedding, torch.Tensor):
+            raise ModelError(f"the model has no output {wanted!r}", key="postprocess.embedding", allowed=outputs)
+        return scores, embedding
+
+
+def _named(output: object) -> dict[str, object]:
+    if isinstance(output, dict):
+        return {str(key): value for key, value in output.items()}
+    if isinstance(output, tuple | list):
+        return {str(position): value for position, value in enumerate(output)}
+    return {"0": output}
+
+
+def _is_torchscript(path: str) -> bool:
+    """TorchScript archives hold `constants.pkl`; checkpoints of `torch.save`, zip files too, do not."""
+    return any(name.endswith("/constants.pkl") for name in _members(path))
+
+
+def _members(path: str) -> list[str]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return []
+
+
+def _hint(path: str) -> str:
+    if _is_torchscript(path):
+        return "the archive is damaged, or a newer torch wrote it: save it again"
+    if any(name.endswith("/data.pkl") for name in _members(path)):
+        return "this is a checkpoint, not TorchScript: name its torchvision architecture in model.arch"
+    return "save the model with torch.jit.save, or name the torchvision architecture of a state_dict in model.arch"
