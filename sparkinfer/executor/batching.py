@@ -1,0 +1,134 @@
+"""Model batches: slots that images are decoded into, and the rows they belong to. Executor side.
+
+A slot is reserved in input order and filled later, perhaps by another thread, so that decoding needs no lock and the
+order of rows does not depend on who is faster. A row that fails leaves a gap, closed before the model sees the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkinfer.core.errors import ErrorCode, RowError, Stage, to_row_error
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.executor.decode import decode
+from sparkinfer.executor.preprocess import Preprocessor
+from sparkinfer.executor.rows import Chunk
+
+__all__ = ["BatchFactory", "ModelBatch", "Row", "Tensor"]
+
+Tensor = NDArray[np.generic]
+Row = tuple[Chunk, int]
+
+
+class ModelBatch:
+    """Up to `capacity` images on their way into the model.
+
+    Args:
+        capacity: slots.
+        tensor: [at least capacity, ...] when every image comes out in one shape, else None.
+    """
+
+    def __init__(self, capacity: int, tensor: Tensor | None) -> None:
+        self.capacity = capacity
+        self.tensor = tensor
+        self.rows: list[Row] = []
+        self._images: dict[int, Tensor] = {}
+        self._errors: dict[int, RowError] = {}
+
+    @property
+    def full(self) -> bool:
+        """True when no slot is left."""
+        return len(self.rows) == self.capacity
+
+    def reserve(self, chunk: Chunk, row: int) -> int:
+        """The next slot, for this row."""
+        self.rows.append((chunk, row))
+        return len(self.rows) - 1
+
+    def fail(self, slot: int, error: RowError) -> None:
+        """Notes that this slot's row cannot be predicted. Any thread."""
+        self._errors[slot] = error
+
+    def put(self, slot: int, image: Tensor) -> None:
+        """Keeps an image of a shape of its own. Any thread."""
+        self._images[slot] = image
+
+    def settle_failures(self) -> None:
+        """Tells the chunks about the slots that failed."""
+        for slot, error in self._errors.items():
+            chunk, row = self.rows[slot]
+            chunk.fail(row, error)
+
+    def groups(self) -> Iterator[tuple[Tensor, list[Row]]]:
+        """Model inputs of one shape each, [n, ...] with n >= 1, and their rows; failed slots left out."""
+        good = [slot for slot in range(len(self.rows)) if slot not in self._errors]
+        if self.tensor is not None:
+            if good:
+                inputs = self.tensor[: len(good)] if len(good) == len(self.rows) else self.tensor[good]
+                yield inputs, [self.rows[slot] for slot in good]
+            return
+        by_shape: dict[tuple[int, ...], list[int]] = {}
+        for slot in good:
+            by_shape.setdefault(self._images[slot].shape, []).append(slot)
+        for slots in by_shape.values():
+            yield np.stack([self._images[slot] for slot in slots]), [self.rows[slot] for slot in slots]
+
+
+class BatchFactory:
+    """Makes batches, fills their slots, and uses their memory again.
+
+    Args:
+        spec: geometry and arithmetic of a model input.
+        max_image_bytes: longer images become TOO_LARGE.
+    """
+
+    def __init__(self, spec: PreprocessSpec, max_image_bytes: int) -> None:
+        self._spec = spec
+        self._max_image_bytes = max_image_bytes
+        self._preprocessor = Preprocessor(spec)
+        self._free: list[Tensor] = []
+
+    def new(self, capacity: int) -> ModelBatch:
+        """An empty batch, in memory given back by `recycle` where it suffices."""
+        if self._spec.output_size is None:
+            return ModelBatch(capacity, None)
+        while self._free:
+            tensor = self._free.pop()
+            if len(tensor) >= capacity:
+                return ModelBatch(capacity, tensor)
+        shape = [int(side or 0) for side in self._spec.batch_shape(capacity)]
+        return ModelBatch(capacity, np.empty(shape, self._preprocessor.dtype))
+
+    def recycle(self, batch: ModelBatch) -> None:
+        """Takes a batch's memory back, once the model has read it."""
+        if batch.tensor is not None:
+            self._free.append(batch.tensor)
+
+    def fill(self, batch: ModelBatch, slot: int, data: memoryview | None) -> None:
+        """Decodes and preprocesses one image into its slot, or notes why not. Any thread; never raises."""
+        stage = Stage.DECODE
+        try:
+            image = decode(self._check(data), self._spec)
+            stage = Stage.PREPROCESS
+            if batch.tensor is not None:
+                self._preprocessor.write(image, batch.tensor[slot])
+            else:
+                own = np.empty(self._preprocessor.slot_shape(image), self._preprocessor.dtype)
+                self._preprocessor.write(image, own)
+                batch.put(slot, own)
+        except Exception as error:
+            batch.fail(slot, to_row_error(error, stage))
+
+    def _check(self, data: memoryview | None) -> memoryview:
+        if data is None:
+            raise RowError(ErrorCode.NULL_CONTENT, "the content is null")
+        if not data.nbytes:
+            raise RowError(ErrorCode.EMPTY, "the content has zero bytes")
+        if data.nbytes > self._max_image_bytes:
+            raise RowError(
+                ErrorCode.TOO_LARGE, f"{data.nbytes:,} bytes, allowed are {self._max_image_bytes:,} (source.max_bytes)"
+            )
+        return data

@@ -1,0 +1,97 @@
+"""A model batch through the runtime, with every failure pinned on the rows that cause it. Executor side."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparkinfer.core.errors import ErrorCode, OutOfDeviceMemoryError, RowError, Stage, to_row_error
+from sparkinfer.core.model_spec import PostprocessSpec
+from sparkinfer.core.protocols import Outputs, Runtime
+from sparkinfer.executor.batch_size import BatchSize
+from sparkinfer.executor.batching import Row, Tensor
+from sparkinfer.executor.postprocess import top_k
+from sparkinfer.executor.rows import Chunk
+
+__all__ = ["Predictor"]
+
+
+class Predictor:
+    """Runs model inputs and settles their rows.
+
+    Args:
+        runtime: loaded.
+        postprocess: scores to columns.
+        batch_size: told what ran and what did not fit.
+    """
+
+    def __init__(self, runtime: Runtime, postprocess: PostprocessSpec, batch_size: BatchSize) -> None:
+        self._runtime = runtime
+        self._postprocess = postprocess
+        self._batch_size = batch_size
+
+    def run(self, inputs: Tensor, rows: list[Row]) -> None:
+        """Predicts `rows`, none of which is left pending.
+
+        A batch that fails is halved until the rows that cause it stand alone; one that does not fit in the device's
+        memory lowers the batch size too, for good.
+
+        Args:
+            inputs: [n, ...], n >= 1.
+            rows: n rows.
+        """
+        started = time.perf_counter()
+        try:
+            outputs = self._infer(inputs)
+            if len(outputs.scores) != len(rows):
+                raise RowError(
+                    ErrorCode.MODEL_FAILED, f"the model gave {len(outputs.scores)} results for {len(rows)} images"
+                )
+        except Exception as error:
+            if len(rows) == 1:
+                chunk, row = rows[0]
+                chunk.fail(row, to_row_error(error, Stage.INFER))
+                return
+            if isinstance(error, OutOfDeviceMemoryError):
+                self._batch_size.out_of_memory(len(rows))
+        else:
+            self._batch_size.ran(len(rows), time.perf_counter() - started)
+            self._settle(outputs, rows)
+            return
+        half = len(rows) // 2
+        self.run(inputs[:half], rows[:half])
+        self.run(inputs[half:], rows[half:])
+
+    def _infer(self, inputs: Tensor) -> Outputs:
+        """Runs the model, on a batch padded with zeros where its results depend on the size."""
+        rows, size = len(inputs), self._batch_size.current
+        if not self._runtime.fixed_batches or rows >= size:
+            return self._runtime.infer(inputs)
+        padded = np.zeros((size, *inputs.shape[1:]), inputs.dtype)
+        padded[:rows] = inputs
+        outputs = self._runtime.infer(padded)
+        if len(outputs.scores) != size:
+            return outputs
+        return Outputs(outputs.scores[:rows], None if outputs.embedding is None else outputs.embedding[:rows])
+
+    def _settle(self, outputs: Outputs, rows: list[Row]) -> None:
+        scores = np.asarray(outputs.scores, np.float32)
+        embedding = None if outputs.embedding is None else np.asarray(outputs.embedding, np.float32)
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(scores).all(axis=1))
+        if embedding is not None:
+            finite = np.logical_and(finite, np.isfinite(embedding).all(axis=1))
+        for slot in np.flatnonzero(~finite):
+            chunk, row = rows[slot]
+            chunk.fail(row, RowError(ErrorCode.NON_FINITE_OUTPUT, "the model answered NaN or infinity"))
+        for chunk, slots in _by_chunk(rows, finite).items():
+            top = top_k(scores[slots], self._postprocess)
+            chunk.succeed([rows[s][1] for s in slots], top, None if embedding is None else embedding[slots])
+
+
+def _by_chunk(rows: list[Row], wanted: NDArray[np.bool_]) -> dict[Chunk, list[int]]:
+    slots: dict[Chunk, list[int]] = {}
+    for slot in np.flatnonzero(wanted):
+        slots.setdefault(rows[slot][0], []).append(int(slot))
+    return slots

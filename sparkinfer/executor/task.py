@@ -1,0 +1,111 @@
+"""The chain, on one page. Executor side; pure: Arrow batches in, Arrow batches out, no Spark and no JVM.
+
+    decode -> preprocess -> batch -> (fetch and open the model, once) -> infer -> postprocess
+
+`run_task` is what `mapInArrow` calls in every Python worker; tests and profilers call it with a list of batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from sparkinfer.core.protocols import Device, LoadRequest, Runtime
+from sparkinfer.core.registry import create_runtime
+from sparkinfer.executor import taskcontext
+from sparkinfer.executor.artifact import materialise
+from sparkinfer.executor.batch_size import BatchSize
+from sparkinfer.executor.batching import BatchFactory, ModelBatch
+from sparkinfer.executor.device import resolve_device
+from sparkinfer.executor.inference import Predictor
+from sparkinfer.executor.model_cache import get_runtime
+from sparkinfer.executor.pipeline import Pipeline
+from sparkinfer.executor.plan import TaskPlan
+from sparkinfer.executor.rows import Chunk, Labels
+
+__all__ = ["open_runtime", "run_task"]
+
+log = logging.getLogger(__name__)
+
+
+def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
+    """Predicts the rows of one partition.
+
+    Args:
+        batches: with the columns `plan.keys` and `plan.content` (binary, nullable).
+        plan: what to do, as the driver planned it.
+
+    Yields:
+        Batches with `plan.keys` and `core.schema.RESULT_COLUMNS`: one row per input row, in input order.
+
+    Raises:
+        ModelError: the model's bytes are not those that the driver inspected.
+        DeviceError: the device that was asked for is not there.
+    """
+    labels = Labels(plan.labels)
+    device = resolve_device(plan.model.device, taskcontext.gpu_addresses())
+    model = _LazyModel(plan, device)
+    pipeline = Pipeline(
+        factory=BatchFactory(plan.preprocess, plan.max_image_bytes),
+        batch_size=lambda: model.batch_size,
+        infer=model.run,
+        decoders=_decoders(plan, device),
+    )
+    chunks = (Chunk(batch, plan.content, plan.keys) for batch in batches if batch.num_rows)
+    for chunk in pipeline.run(chunks):
+        yield from chunk.to_arrow(labels)
+
+
+class _LazyModel:
+    """Opens the model when the first image is ready for it: a partition of bad rows, or none, loads nothing."""
+
+    def __init__(self, plan: TaskPlan, device: Device) -> None:
+        self._plan = plan
+        self._device = device
+        self._batch_size = BatchSize(plan.batch.size, on_cpu=device.kind == "cpu")
+        self._predictor: Predictor | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Images of the next batch."""
+        return self._batch_size.current
+
+    def run(self, batch: ModelBatch) -> None:
+        """Settles every row of a batch."""
+        batch.settle_failures()
+        for inputs, rows in batch.groups():
+            if self._predictor is None:
+                runtime = open_runtime(self._plan, self._device)
+                self._batch_size.probe(runtime)
+                self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size)
+            self._predictor.run(inputs, rows)
+
+
+def open_runtime(plan: TaskPlan, device: Device) -> Runtime:
+    """This process's loaded runtime for a plan: loaded once, then kept across tasks and jobs."""
+
+    def load() -> Runtime:
+        path = materialise(plan.artifact, plan.source)
+        runtime = create_runtime(plan.model.format)
+        runtime.load(
+            LoadRequest(
+                path=str(path),
+                model=plan.model,
+                preprocess=plan.preprocess,
+                embedding=plan.postprocess.embedding,
+                device=device,
+                threads=taskcontext.cpus(),
+            )
+        )
+        log.info("loaded %s (%s) on %s", plan.model.display_name, plan.artifact.digest[:12], device)
+        return runtime
+
+    return get_runtime((*plan.cache_key, str(device)), load, plan.artifact.size)
+
+
+def _decoders(plan: TaskPlan, device: Device) -> int:
+    """Decoder threads: the cores this task may use; none where one core does everything anyway."""
+    cores = plan.cores or taskcontext.cpus()
+    return 0 if cores == 1 and device.kind == "cpu" else cores

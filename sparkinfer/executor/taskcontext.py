@@ -1,0 +1,59 @@
+"""What Spark says about the running task. Executor side: the one module below the driver that may import pyspark.
+
+Outside a Spark task, in tests and profilers, everything answers with a neutral value and nothing is imported.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+
+__all__ = ["attempt_number", "cpus", "gpu_addresses", "partition_id", "spark_file"]
+
+
+def _context() -> TaskContext | None:
+    if "pyspark" not in sys.modules:  # a Python worker of Spark has it loaded
+        return None
+    from pyspark import TaskContext
+
+    return TaskContext.get()
+
+
+def gpu_addresses() -> tuple[str, ...]:
+    """Addresses of the GPUs that Spark gave to this task, as its discovery script named them: ("3",) or UUIDs."""
+    context = _context()
+    gpus = context.resources().get("gpu") if context else None
+    return tuple(gpus.addresses) if gpus else ()
+
+
+def partition_id() -> int:
+    """Number of the partition; 0 outside Spark."""
+    context = _context()
+    return context.partitionId() if context else 0
+
+
+def attempt_number() -> int:
+    """How many attempts at this task came before this one."""
+    context = _context()
+    return context.attemptNumber() if context else 0
+
+
+def cpus() -> int:
+    """Cores that Spark gave to this task (`spark.task.cpus`); 1 outside Spark."""
+    context = _context()
+    return max(1, context.cpus()) if context else 1
+
+
+def spark_file(name: str) -> Path:
+    """This executor's copy of a file that `SparkContext.addFile` shipped.
+
+    Args:
+        name: base name of the file.
+    """
+    from pyspark import SparkFiles
+
+    return Path(SparkFiles.get(name))
