@@ -1,0 +1,237 @@
+"""The `sparkinfer` command. Driver side; imports no pyspark until a job is known to be right.
+
+Exit status: 0 done; 2 the spec or the arguments are wrong; 3 more rows failed than `errors.max_fraction` allows;
+1 anything else. A person sees what is wrong, never a stack trace that was not asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import sparkinfer
+from sparkinfer.core.errors import SparkInferError, SpecError
+
+if TYPE_CHECKING:
+    from sparkinfer.driver.model import Inspected
+
+__all__ = ["app", "last_cause", "main"]
+
+MAX_CAUSE_CHARS = 500
+MAX_LABELS_SHOWN = 5
+
+app = typer.Typer(
+    help="Turns a table or a folder of images into a prediction table, with Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+model_app = typer.Typer(help="Looks at model files.", no_args_is_help=True)
+app.add_typer(model_app, name="model")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of a failure.")]
+Arch = Annotated[str | None, typer.Option("--arch", metavar="NAME", help="torchvision architecture of a state_dict.")]
+Preprocess = Annotated[str | None, typer.Option("--preprocess", metavar="NAME", help="Preset, by name.")]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status.
+
+    Args:
+        args: without the program's name; those of the process by default.
+    """
+    try:
+        app(args=args, prog_name="sparkinfer")
+    except SystemExit as exit_request:
+        return exit_request.code if isinstance(exit_request.code, int) else 0
+    return 0
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sparkinfer {sparkinfer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Turns a table or a folder of images into a prediction table, with Spark."""
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="JOB.yaml", help="Job file; flags and --set win over it.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the job file: model.version=3")
+    ] = None,
+    images: Annotated[
+        list[str] | None, typer.Option("--images", metavar="PATH...", help="Folders, files or globs of images.")
+    ] = None,
+    parquet: Annotated[
+        list[str] | None, typer.Option("--parquet", metavar="PATH...", help="Parquet with a column of image bytes.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", metavar="FILE", help="ONNX, TorchScript or state_dict.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", metavar="PATH", help="Folder of the prediction table.")
+    ] = None,
+    labels: Annotated[str | None, typer.Option("--labels", metavar="FILE", help="Labels, text or JSON.")] = None,
+    arch: Arch = None,
+    batch_size: Annotated[
+        str | None, typer.Option("--batch-size", metavar="N|auto", help="Images per model call.")
+    ] = None,
+    preprocess: Preprocess = None,
+    engine: Annotated[
+        str | None, typer.Option("--engine", metavar="NAME", help="arrow, pandas or predict_batch_udf.")
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark master: local[*], yarn.")] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", metavar="MODE", help="If the output exists: error, overwrite, append.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="At most so many rows.")] = None,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="COL", help="Input column to keep; may be repeated.")
+    ] = None,
+    report: Annotated[str | None, typer.Option("--report", metavar="DIR", help="Folder for report.json.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Runs a job: a job file, or --images, --model and --output, or both."""
+    with _exit_status(debug=debug):
+        from sparkinfer.driver.config import load_job
+
+        job_file, images, parquet = _sort_arguments(arguments or [], images or [], parquet or [])
+        flags: dict[str, Any] = {
+            "source.images": images or None,
+            "source.parquet": parquet or None,
+            "source.limit": limit,
+            "source.keep": keep or None,
+            "model.path": model,
+            "model.labels": labels,
+            "model.arch": arch,
+            "batch.size": int(batch_size) if batch_size and batch_size.isdecimal() else batch_size,
+            "preprocess": preprocess,
+            "engine": engine,
+            "spark.master": master,
+            "sink.path": output,
+            "sink.mode": mode,
+            "report": report,
+        }
+        spec = load_job(job_file, sets or (), flags)
+
+        from sparkinfer.driver.job import run_job
+
+        run_job(spec, Console(quiet=quiet))
+
+
+@model_app.command("inspect")
+def inspect_model(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Model file.")],
+    arch: Arch = None,
+    preprocess: Preprocess = None,
+    debug: Debug = False,
+) -> None:
+    """Shows what a model file says of itself."""
+    with _exit_status(debug=debug):
+        from sparkinfer.driver.model import model
+
+        found = model(file, arch=arch, preprocess=preprocess or "imagenet").inspected
+        Console().print(_model_table(found))
+
+
+def _sort_arguments(
+    arguments: list[str], images: list[str], parquet: list[str]
+) -> tuple[str | None, list[str], list[str]]:
+    """Tells the job file from further paths: a shell turns `--images *.jpg` into `--images a.jpg b.jpg c.jpg`."""
+    jobs = [argument for argument in arguments if argument.endswith((".yaml", ".yml", ".json"))]
+    rest = [argument for argument in arguments if argument not in jobs]
+    if not jobs and not images and not parquet:
+        jobs, rest = rest[:1], rest[1:]
+    if len(jobs) > 1:
+        raise SpecError(f"one job at a time; found {' and '.join(jobs)}")
+    if rest and bool(images) == bool(parquet):
+        raise SpecError(f"unexpected argument {rest[0]}", hint="paths of images follow --images or --parquet")
+    return (jobs[0] if jobs else None), images + (rest if images else []), parquet + (rest if parquet else [])
+
+
+def _model_table(found: Inspected) -> Table:
+    labels = found.labels or ()
+    shown = ", ".join([*labels[:MAX_LABELS_SHOWN], *(["..."] if len(labels) > MAX_LABELS_SHOWN else [])])
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in (
+        ("format", found.spec.format),
+        ("digest", found.artifact.digest),
+        ("size", f"{found.artifact.size:,} bytes"),
+        ("input", str(found.signature.input)),
+        ("output", str(found.signature.scores)),
+        ("classes", str(found.signature.num_classes)),
+        ("labels", f"{len(labels)}: {shown}" if labels else "none in the file"),
+    ):
+        table.add_row(name, Text(value))
+    return table
+
+
+@contextlib.contextmanager
+def _exit_status(*, debug: bool) -> Iterator[None]:
+    """Turns what a command raises into a message on stderr and an exit status."""
+    try:
+        yield
+    except SparkInferError as error:
+        typer.echo(error.render(), err=True)
+        if debug or error.exit_status == 1:
+            _tell_trace(error, debug=debug)
+        raise typer.Exit(error.exit_status) from None
+    except (KeyboardInterrupt, typer.Abort, typer.Exit):
+        raise
+    except Exception as error:  # noqa: BLE001 (whatever it is, a person gets one line and a status)
+        typer.echo(f"the job failed: {last_cause(error)}", err=True)
+        _tell_trace(error, debug=debug)
+        raise typer.Exit(1) from None
+
+
+def _tell_trace(error: BaseException, *, debug: bool) -> None:
+    text = "".join(traceback.format_exception(error))
+    if debug:
+        typer.echo(text, err=True)
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="sparkinfer-", suffix=".log", delete=False, encoding="utf-8") as file:
+        file.write(text)
+    typer.echo(f"  full stack trace: {file.name} (or run again with --debug)", err=True)
+
+
+def last_cause(error: BaseException) -> str:
+    """The line that says why, out of the pages that Spark and Java print.
+
+    That is the last line of a Python worker's traceback where there is one, else Java's last `Caused by:`, else the
+    first line of the error at the end of Python's own chain of causes.
+    """
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
+    if tracebacks:
+        after = (line for line in lines[tracebacks[-1] + 1 :] if not line.startswith((" ", "\t")))
+        cause = next(after, lines[0])
+    else:
+        causes = [line for line in lines if line.lstrip().startswith("Caused by: ")]
+        cause = causes[-1].strip().removeprefix("Caused by: ") if causes else f"{type(error).__name__}: {lines[0]}"
+    return cause[:MAX_CAUSE_CHARS]

@@ -1,0 +1,1 @@
+"""What runs once, beside the SparkSession. The only room with pyspark."""

@@ -1,0 +1,57 @@
+"""Small tables between Python and Spark, in bulk, for pyspark 3.5 and 4. Driver side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+__all__ = ["column", "local_frame", "settings", "to_arrow"]
+
+
+def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A DataFrame of an Arrow table."""
+    if hasattr(DataFrame, "toArrow"):
+        return spark.createDataFrame(table)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    with settings(spark, {"spark.sql.execution.arrow.pyspark.enabled": "true"}):
+        return spark.createDataFrame(table.to_pandas(), from_arrow_schema(table.schema))
+
+
+def to_arrow(frame: DataFrame) -> pa.Table:
+    """A DataFrame's rows as an Arrow table on the driver."""
+    if hasattr(frame, "toArrow"):
+        return frame.toArrow()
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    rows: Any = frame
+    return pa.Table.from_batches(rows._collect_as_arrow(), to_arrow_schema(frame.schema))  # noqa: SLF001 - 3.5
+
+
+def column(name: str) -> Column:
+    """A top-level column by its exact name, dots and backticks included."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str | None]) -> Iterator[None]:
+    """Sets session settings for a while; None unsets. What was there before comes back."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    _put(spark, values)
+    try:
+        yield
+    finally:
+        _put(spark, before)
+
+
+def _put(spark: SparkSession, values: Mapping[str, str | None]) -> None:
+    for key, value in values.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)

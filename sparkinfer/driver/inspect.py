@@ -1,0 +1,116 @@
+"""Asks a process of its own what a model file is. Driver side.
+
+No framework is imported here, and a model that crashes its framework costs one process and gives one error message.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import sparkinfer
+from sparkinfer.core.errors import ModelError
+from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec, Signature
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.executor.inspection import error_from_dict
+
+__all__ = ["inspect"]
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 300.0
+"""Long enough to read some ten GB from a slow disk and run two images on one core."""
+_STDERR_LINES = 4
+
+
+def inspect(
+    path: str,
+    spec: ModelSpec,
+    preprocess: PreprocessSpec,
+    postprocess: PostprocessSpec,
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+) -> tuple[Signature, PreprocessSpec]:
+    """Opens a model on the CPU of this machine and checks it against the spec.
+
+    Args:
+        path: local file.
+        spec: with its format resolved.
+        preprocess: what the inputs will look like; a weights enum is resolved on the way.
+        postprocess: names the embedding, if one is wanted.
+        timeout_seconds: for opening the model and running two images.
+
+    Returns:
+        What the model says of itself, and the preprocess block without a weights enum.
+
+    Raises:
+        UserError: the model is damaged, of another format, does not fit the spec, crashes its runtime or takes too
+            long; or its framework is not installed.
+    """
+    request = {
+        "path": path,
+        "model": spec.model_dump(mode="json"),
+        "preprocess": preprocess.model_dump(mode="json", exclude_unset=True),
+        "embedding": postprocess.embedding,
+    }
+    answer = _ask(request, spec, timeout_seconds)
+    if "error" in answer:
+        raise error_from_dict(answer["error"])
+    return Signature.model_validate(answer["signature"]), PreprocessSpec.model_validate(answer["preprocess"])
+
+
+def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sparkinfer.executor.inspection"],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            timeout=timeout_seconds,
+            env=_environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ModelError(
+            f"{spec.path!r} did not open and run two images within {timeout_seconds:g} s",
+            key="model.path",
+            hint="try the model by itself; is its disk slow?",
+        ) from error
+    stderr = done.stderr.decode("utf-8", errors="replace").strip()
+    if stderr:
+        log.debug("inspection of %s said:\n%s", spec.path, stderr)
+    if done.returncode == 0:
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+    raise _failure(spec, done.returncode, stderr)
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with this package importable, no GPU, and a traceback on native crashes."""
+    # The package may be a folder, or lie in a zip that spark-submit added to sys.path alone.
+    home = str(Path(sparkinfer.__file__).parent.parent)
+    search = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(search),
+        "PYTHONFAULTHANDLER": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
+def _failure(spec: ModelSpec, status: int, stderr: str) -> ModelError:
+    said = " | ".join(line.strip() for line in stderr.splitlines()[-_STDERR_LINES:])
+    if status < 0:
+        name = signal.Signals(-status).name
+        first = next(iter(stderr.splitlines()), "")
+        return ModelError(
+            f"{spec.path!r} crashed the {spec.format} runtime ({name}{': ' + first if first else ''})",
+            key="model.path",
+            hint="the file is damaged, or needs more memory than there is: export it again and try it by itself",
+        )
+    return ModelError(f"{spec.path!r} could not be inspected (exit status {status}): {said}", key="model.path")

@@ -1,0 +1,158 @@
+"""A job file's text -> plain data, with the line of every key. Driver only; imports no pyspark.
+
+YAML, read with the safe loader: no Python objects. What YAML would let pass in silence is refused here: a key given
+twice (the last one would win), keys that are no text, several documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import yaml
+
+from sparkinfer.core.errors import SpecError
+
+__all__ = ["JobFile", "parse_job_file", "read_local_text"]
+
+Key = tuple[str, ...]
+
+_MERGE_TAG = "tag:yaml.org,2002:merge"
+_TEXT_TAG = "tag:yaml.org,2002:str"
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """What a job file holds.
+
+    Attributes:
+        name: as the person gave it, for messages.
+        data: the top-level block as nested dicts, lists and scalars.
+        lines: line number, from 1, of every key: `("model", "path") -> 4`.
+    """
+
+    name: str
+    data: dict[str, Any]
+    lines: dict[Key, int] = field(default_factory=dict)
+
+
+def read_local_text(path: str) -> str:
+    """Reads a local job file (a path or a `file:` URI).
+
+    Raises:
+        SpecError: it is not there (names a file that is), is a folder, cannot be read, or is not UTF-8 text.
+    """
+    local = Path(unquote(urlsplit(path).path) if path.startswith("file:") else path)
+    if "://" in path and not path.startswith("file:"):
+        raise SpecError(
+            f"the job file {path} is not local", hint="copy it here, or give it to spark-submit with --files"
+        )
+    try:
+        return local.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise SpecError(f"there is no job file {path}", hint=_neighbours(local)) from None
+    except IsADirectoryError:
+        raise SpecError(
+            f"the job file {path} is a folder",
+            hint="give the YAML file; image folders go to --images or source.images",
+        ) from None
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path} is not UTF-8 text (byte {error.start})", hint="a job file is YAML; images go to --images"
+        ) from None
+    except OSError as error:
+        raise SpecError(f"cannot read the job file {path}: {error.strerror or error}") from None
+
+
+def parse_job_file(text: str, name: str) -> JobFile:
+    """Reads YAML safely.
+
+    Args:
+        text: the file's text.
+        name: the file's name, for messages.
+
+    Raises:
+        SpecError: a syntax error (with line and column), a key given twice, a key that is no text, or a top level that
+            is not a block of keys.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            raise SpecError(f"{name} is empty", hint="it needs at least source, model and sink")
+        if not isinstance(root, yaml.MappingNode):
+            kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
+            raise SpecError(f"{name} holds {kind} at its top level; it must hold keys", hint="source: {images: ...}")
+        lines = dict(_key_lines(root, name))
+        data = yaml.load(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        raise SpecError(_syntax_message(error, name), hint=_syntax_hint(error)) from None
+    except RecursionError:
+        raise SpecError(f"{name} is nested too deeply to be a job file") from None
+    except (yaml.YAMLError, ValueError) as error:
+        # ValueError: a scalar that looks like a date but is none.
+        raise SpecError(f"{name} is not readable as YAML: {error}") from None
+    return JobFile(name, data, lines)
+
+
+def _key_lines(root: yaml.MappingNode, name: str) -> Iterator[tuple[Key, int]]:
+    """Yields every key of nested blocks with its line; refuses doubled and non-text keys."""
+    pending: list[tuple[Key, yaml.MappingNode]] = [((), root)]
+    visited: set[int] = set()  # aliases: a block may hold itself
+    while pending:
+        parent, node = pending.pop()
+        visited.add(id(node))
+        seen: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if key_node.tag == _MERGE_TAG:
+                continue
+            if key_node.tag != _TEXT_TAG:
+                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "[...] or {...}"
+                raise SpecError(
+                    f"{name} line {line}: the key {shown} is not text", hint="put it in quotes if it is meant"
+                )
+            key = (*parent, key_node.value)
+            if key_node.value in seen:
+                raise SpecError(
+                    f"given twice in {name}, in lines {seen[key_node.value]} and {line}",
+                    key=".".join(key),
+                    hint="keep one of them",
+                )
+            seen[key_node.value] = line
+            yield key, line
+            if isinstance(value_node, yaml.MappingNode) and id(value_node) not in visited:
+                pending.append((key, value_node))
+
+
+def _syntax_message(error: yaml.MarkedYAMLError, name: str) -> str:
+    mark = error.problem_mark or error.context_mark
+    where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    return f"{name}{where}: {what or 'not readable as YAML'}"
+
+
+def _syntax_hint(error: yaml.MarkedYAMLError) -> str | None:
+    problem = f"{error.problem}"
+    if "'\\t'" in problem:
+        return "indent with spaces, not tabs"
+    if "alias" in f"{error.context} {problem}":
+        return 'a value that begins with * needs quotes: "*.jpg"'
+    if "single document" in f"{error.context} {problem}":
+        return "one job a file: remove the line ---"
+    if "mapping values are not allowed" in problem:
+        return "a value that holds ': ' needs quotes"
+    return None
+
+
+def _neighbours(missing: Path) -> str | None:
+    """A hint with the YAML files that stand where one was looked for."""
+    try:
+        names = sorted(p.name for p in missing.parent.iterdir() if p.suffix in (".yaml", ".yml"))
+    except OSError:
+        return f"there is no folder {missing.parent} either"
+    close = get_close_matches(missing.name, names, n=3, cutoff=0.5) or names[:3]
+    return f"did you mean {' or '.join(str(missing.parent / n) for n in close)}?" if close else None

@@ -1,0 +1,210 @@
+"""A model as the driver knows it: described, found, inspected, and sent to the executors. Driver side."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+
+from sparkinfer.core.errors import ModelError
+from sparkinfer.core.model_spec import Artifact, ModelSpec, PostprocessSpec, Signature
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.core.registry import detect_format
+from sparkinfer.core.spec import BatchSpec
+from sparkinfer.driver.config import validated
+from sparkinfer.driver.inspect import inspect
+from sparkinfer.driver.labels import check_labels, parse_labels
+from sparkinfer.driver.listing import copy_to_local
+from sparkinfer.driver.paths import local_path
+from sparkinfer.executor.plan import BroadcastSource, SparkFileSource, TaskPlan
+from sparkinfer.executor.postprocess import effective_classes
+
+__all__ = ["Model", "model", "ship"]
+
+log = logging.getLogger(__name__)
+
+BROADCAST_LIMIT = 64 << 20
+"""Bytes. Above it a model travels as a file per executor: a broadcast passes through the memory of every Python
+worker that unpickles it, and is limited to 2 GiB."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model and how to use it. Nothing is opened or read until `inspected` or `plan` is asked for.
+
+    Attributes:
+        spec, preprocess, postprocess, batch: blocks of the job file.
+    """
+
+    spec: ModelSpec
+    preprocess: PreprocessSpec = field(default_factory=PreprocessSpec)
+    postprocess: PostprocessSpec = field(default_factory=PostprocessSpec)
+    batch: BatchSpec = field(default_factory=BatchSpec)
+
+    @cached_property
+    def inspected(self) -> Inspected:
+        """The model file's digest, signature and labels, read in a process of its own; once."""
+        return _inspect(self)
+
+    def plan(self, spark: SparkSession, **columns: Any) -> TaskPlan:
+        """What the executors need, with the model on its way to them.
+
+        Args:
+            columns: `content`, `keys`, `max_image_bytes` of the plan.
+        """
+        found = self.inspected
+        return TaskPlan(
+            model=found.spec,
+            preprocess=found.preprocess,
+            artifact=found.artifact,
+            source=ship(spark, found),
+            num_classes=found.signature.num_classes,
+            postprocess=self.postprocess,
+            batch=self.batch,
+            labels=found.labels,
+            **columns,
+        )
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What the driver found out about a model.
+
+    Attributes:
+        spec: with `format` resolved.
+        preprocess: with a weights enum resolved.
+        path: local file with the model's bytes.
+    """
+
+    spec: ModelSpec
+    preprocess: PreprocessSpec
+    path: Path
+    artifact: Artifact
+    signature: Signature
+    labels: tuple[str, ...] | None
+
+
+def model(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | None = None,
+    preprocess: str | dict[str, Any] | PreprocessSpec = "imagenet",
+    activation: Literal["softmax", "sigmoid", "none"] = "softmax",
+    top_k: int = 5,
+    embedding: str | None = None,
+    batch_size: int | Literal["auto"] = "auto",
+    **options: Any,
+) -> Model:
+    """Describes a model for `predict`, `predict_udf` and `register_sql`.
+
+    Args:
+        path: local file or any Hadoop URI.
+        labels: label file: text or JSON.
+        preprocess: preset's name or a `preprocess:` block.
+        activation: how scores become confidences.
+        top_k: classes in the `top_k` column.
+        embedding: output that fills the `embedding` column.
+        batch_size: images per model call.
+        options: other keys of the `model:` block: format, arch, device, precision, version, ...
+
+    Raises:
+        SpecError: a value that the job file would not take either.
+    """
+    block = preprocess.model_dump() if isinstance(preprocess, PreprocessSpec) else preprocess
+    return Model(
+        spec=validated(ModelSpec, {"path": os.fspath(path), "labels": labels, **options}, "model"),
+        preprocess=validated(PreprocessSpec, block, "preprocess"),
+        postprocess=validated(
+            PostprocessSpec, {"activation": activation, "top_k": top_k, "embedding": embedding}, "postprocess"
+        ),
+        batch=validated(BatchSpec, {"size": batch_size}, "batch"),
+    )
+
+
+def _inspect(model: Model) -> Inspected:
+    spec = model.spec
+    path = _localise(spec.path, "model.path")
+    if spec.format == "auto":
+        with path.open("rb") as file:
+            spec = spec.model_copy(update={"format": detect_format(spec.path, file.read(4096), arch=spec.arch)})
+    signature, preprocess = inspect(str(path), spec, model.preprocess, model.postprocess)
+    labels = signature.labels
+    name = spec.labels or spec.path
+    if spec.labels:
+        labels = parse_labels(_localise(spec.labels, "model.labels").read_text("utf-8"), spec.labels)
+    if labels is not None:
+        check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
+    artifact = Artifact(digest=_digest(path), size=path.stat().st_size, suffix=path.suffix)
+    return Inspected(spec, preprocess, path, artifact, signature, labels)
+
+
+def _localise(uri: str, key: str) -> Path:
+    """A local file with the bytes of `uri`; remote ones are fetched through the running session's Hadoop."""
+    path = local_path(uri)
+    if path is not None:
+        if not path.is_file():
+            kind = "is a folder" if path.is_dir() else "does not exist"
+            raise ModelError(f"{str(path)!r} {kind}", key=key, hint=_near(path))
+        return path
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise ModelError(f"{uri!r} needs a Spark session to be read", key=key, hint="create the SparkSession first")
+    copy = _scratch() / uri.rstrip("/").rsplit("/", 1)[-1]
+    copy_to_local(spark, uri, copy, key)
+    return copy
+
+
+def _scratch() -> Path:
+    """A private folder that lives as long as this process."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkinfer-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _near(path: Path) -> str:
+    """What else lies in the folder, to help with a typo."""
+    if not path.parent.is_dir():
+        return f"there is no folder {str(path.parent)!r}"
+    names = sorted(p.name for p in path.parent.iterdir() if p.suffix == path.suffix)[:5]
+    return f"{str(path.parent)!r} has {', '.join(names) if names else f'no {path.suffix} file'}"
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_shipped: dict[tuple[str, str], Callable[[], bytes | Path]] = {}
+
+
+def ship(spark: SparkSession, found: Inspected) -> Callable[[], bytes | Path]:
+    """Puts the model within reach of every executor, once per application and digest.
+
+    Returns:
+        A picklable source of the model's bytes, to be called on the executors.
+    """
+    context = spark.sparkContext
+    key = (context.applicationId, found.artifact.digest)
+    if key not in _shipped:
+        if found.artifact.size <= BROADCAST_LIMIT:
+            _shipped[key] = BroadcastSource(context.broadcast(found.path.read_bytes()))
+        else:
+            # Spark refuses two different files of one name, so the name is the digest.
+            named = _scratch() / found.artifact.file_name
+            try:
+                os.link(found.path.resolve(), named)
+            except OSError:
+                shutil.copyfile(found.path, named)
+            context.addFile(str(named))
+            _shipped[key] = SparkFileSource(named.name)
+    return _shipped[key]

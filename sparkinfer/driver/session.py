@@ -1,0 +1,125 @@
+"""The SparkSession and the Java below it. Driver side."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from sparkinfer.core.errors import SpecError
+from sparkinfer.core.spec import JobSpec
+
+__all__ = ["find_java", "get_session", "own_arrow_limits"]
+
+log = logging.getLogger(__name__)
+
+SUPPORTED_JAVA = (17, 21)
+"""What Spark 4 is built and tested with; 3.5 runs on 17 too."""
+
+_JVM_FOLDER = Path("/usr/lib/jvm")
+
+# Only where the person has not said otherwise. The UI's progress bar would garble our own lines.
+_DEFAULT_CONF = {
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+
+def get_session(spec: JobSpec) -> SparkSession:
+    """The running session (Databricks, a notebook, spark-submit with one), or a new one from `spec.spark`.
+
+    Raises:
+        SpecError: no usable Java.
+    """
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        find_java()
+    if spec.spark.master is None or spec.spark.master.startswith("local"):
+        # Workers start `python3` from PATH otherwise, which has none of our packages.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(spec.name)
+    if spec.spark.master and not submitted:
+        builder = builder.master(spec.spark.master)
+    if not submitted:
+        quiet = Path(__file__).with_name("log4j2.properties")
+        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet.as_uri()}")
+    for key, value in {**_DEFAULT_CONF, **spec.spark.conf}.items():
+        builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
+    return builder.getOrCreate()
+
+
+def own_arrow_limits(spark: SparkSession, max_bytes: int, mean_image_bytes: float | None) -> None:
+    """Bounds Spark's Arrow batches by bytes as well as by rows; the rows' default of 10,000 images is gigabytes.
+
+    Args:
+        max_bytes: image bytes of one batch; a single larger image travels alone.
+        mean_image_bytes: of the input, where it is known.
+    """
+    # Spark 3.5 knows no limit in bytes, so the rows must be few enough by themselves.
+    mean = mean_image_bytes or 256 * 1024
+    rows = max(1, min(512, int(max_bytes / mean)))
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
+    spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(max_bytes))
+
+
+def find_java(environment: Mapping[str, str] | None = None, folder: Path = _JVM_FOLDER) -> Path:
+    """Finds a Java that Spark supports and points JAVA_HOME at it.
+
+    Looks at JAVA_HOME, then at `java` on PATH, then into `folder`.
+
+    Raises:
+        SpecError: none found; says what was seen.
+    """
+    env = os.environ if environment is None else environment
+    seen: list[str] = []
+    for home in _java_homes(env, folder):
+        version = _java_version(home)
+        if version in SUPPORTED_JAVA:
+            os.environ["JAVA_HOME"] = str(home)
+            return home
+        seen.append(f"{home} (Java {version or 'unknown'})")
+    raise SpecError(
+        f"Spark needs Java; found {', '.join(seen) or 'none'}",
+        allowed=[f"Java {v}" for v in SUPPORTED_JAVA],
+        hint="apt-get install openjdk-17-jre-headless, or set JAVA_HOME",
+    )
+
+
+def _java_homes(env: Mapping[str, str], folder: Path) -> Iterator[Path]:
+    if env.get("JAVA_HOME"):
+        yield Path(env["JAVA_HOME"])
+    on_path = shutil.which("java", path=env.get("PATH"))
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    if folder.is_dir():
+        yield from sorted(home for home in folder.iterdir() if (home / "bin" / "java").exists())
+
+
+def _java_version(home: Path) -> int | None:
+    """Major version, from the `release` file where there is one: starting a JVM to ask takes half a second."""
+    release = home / "release"
+    text = release.read_text(errors="replace") if release.is_file() else _ask_java(home)
+    found = re.search(r'(?:JAVA_VERSION=|version )"(\d+)(?:\.(\d+))?', text)
+    if not found:
+        return None
+    major = int(found.group(1))
+    return int(found.group(2) or 0) if major == 1 else major
+
+
+def _ask_java(home: Path) -> str:
+    try:
+        command = [str(home / "bin" / "java"), "-version"]
+        answer = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    except OSError:
+        return ""
+    return answer.stderr + answer.stdout

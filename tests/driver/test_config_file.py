@@ -1,0 +1,109 @@
+"""The job file's text: what YAML refuses, and what it would have let pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkinfer.core.errors import SpecError
+from sparkinfer.driver.job_file import parse_job_file, read_local_text
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(SpecError) as caught:
+        parse_job_file(text, "job.yaml")
+    assert caught.value.exit_status == 2
+    return caught.value.render()
+
+
+def test_every_key_has_its_line():
+    job = parse_job_file("# a job\nmodel:\n  path: m.onnx\n\n  labels: l.txt\nname: x\n", "job.yaml")
+    assert job.data == {"model": {"path": "m.onnx", "labels": "l.txt"}, "name": "x"}
+    assert job.lines == {("model",): 2, ("model", "path"): 3, ("model", "labels"): 5, ("name",): 6}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "# only a comment\n", "---\n"])
+def test_empty_file(text):
+    assert "job.yaml is empty" in refusal(text) or "a single value" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"), [("- a\n- b\n", "a list"), ("42", "a single value"), ("text", "a single value")]
+)
+def test_top_level_must_hold_keys(text, kind):
+    assert f"job.yaml holds {kind} at its top level" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: [1\nb: 2\n", "job.yaml line 2, column 2"),
+        ("a: b: c\n", "job.yaml line 1, column 5"),
+        ("a:\n\tb: 1\n", "indent with spaces, not tabs"),
+        ("source: {images: *.jpg}\n", 'a value that begins with * needs quotes: "*.jpg"'),
+        ("a: 1\n---\nb: 2\n", "one job a file"),
+        ("a: 'open\n", "job.yaml line"),
+        ("a: @b\n", "job.yaml line 1, column 4"),
+        ("a: 2026-13-45\n", "month must be in 1..12"),
+        ("a: \x00\n", "not readable as YAML"),
+        ("[" * 3000, "nested too deeply"),
+    ],
+)
+def test_syntax_errors_say_where(text, expected):
+    assert expected in refusal(text)
+
+
+def test_no_python_object_is_made():
+    assert "could not determine a constructor" in refusal("a: !!python/object/apply:os.system ['true']\n")
+
+
+def test_a_doubled_key_is_refused_with_both_lines():
+    text = "model:\n  path: a\n  labels: l\n  path: b\n"
+    assert refusal(text).startswith("model.path: given twice in job.yaml, in lines 2 and 4")
+
+
+def test_a_doubled_block_is_refused():
+    assert "sink: given twice in job.yaml, in lines 1 and 2" in refusal("sink: {path: a}\nsink: {path: b}\n")
+
+
+@pytest.mark.parametrize(("key", "shown"), [("on", "on"), ("1", "1"), ("null", "null"), ("[a]", "[...]")])
+def test_keys_must_be_text(key, shown):
+    message = refusal(f"? {key}\n: 1\n")
+    assert "line 1" in message
+    assert f"the key {shown}" in message
+
+
+def test_anchors_merges_and_circles_are_harmless():
+    job = parse_job_file("a: &x {p: 1}\nb: {<<: *x, q: 2}\nc: &c {d: *c}\n", "job.yaml")
+    assert job.data["b"] == {"p": 1, "q": 2}
+
+
+def test_reads_a_local_file_by_path_and_by_uri(tmp_path):
+    file = tmp_path / "mit Räumen.yaml"
+    file.write_bytes("\ufeffname: ü\n".encode())
+    assert read_local_text(str(file)) == "name: ü\n"
+    assert read_local_text(file.as_uri()) == "name: ü\n"
+
+
+def test_a_missing_file_names_its_neighbour(tmp_path):
+    (tmp_path / "photos.yaml").touch()
+    with pytest.raises(SpecError) as caught:
+        read_local_text(str(tmp_path / "photo.yaml"))
+    assert caught.value.hint == f"did you mean {tmp_path / 'photos.yaml'}?"
+
+
+def test_a_missing_folder_is_said(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        read_local_text(str(tmp_path / "none" / "job.yaml"))
+    assert caught.value.hint == f"there is no folder {tmp_path / 'none'} either"
+
+
+def test_folders_binaries_and_remote_files_are_refused(tmp_path):
+    image = tmp_path / "cat.jpg"
+    image.write_bytes(b"\xff\xd8\xff\xe0")
+    for path, expected in [
+        (tmp_path, "is a folder"),
+        (image, "is not UTF-8 text"),
+        ("hdfs://x/job.yaml", "is not local"),
+    ]:
+        with pytest.raises(SpecError, match=expected):
+            read_local_text(str(path))
