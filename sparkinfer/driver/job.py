@@ -9,6 +9,7 @@ import json
 import logging
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -74,7 +75,7 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
             Spark is started where Spark is not needed to know.
         BudgetExceededError: more rows failed than `errors.max_fraction` allows; the output stays.
     """
-    tell = (console or Console(quiet=True)).print
+    tell = partial((console or Console(quiet=True)).print, soft_wrap=True, highlight=False)
     started = time.monotonic()
     check_local_target(spec.sink)
     check_local_source(spec.source)
@@ -85,7 +86,7 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
     found = model.inspected
     tell(
         f"[bold]model[/]     {found.spec.display_name} ({found.spec.format}, {_size(found.artifact.size)}, "
-        f"{found.signature.num_classes} classes), input {found.signature.input}"
+        f"{found.signature.num_classes} classes), takes {found.signature.input}"
     )
     source = read_source(spark, spec.source)
     check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])

@@ -34,6 +34,9 @@ _COMPRESSED = (".gz", ".bz2", ".zst", ".snappy", ".lz4")
 LOOKUPS_PER_TASK = 2_000
 """One look-up of a remote file takes 1 to 20 ms."""
 
+ASKED_EACH = 10_000
+"""Files that are asked one by one whether they may be read: some 3,000 a second."""
+
 
 def file_format(name: str) -> str | None:
     """Spark's name for the format of a list of paths, by its suffix.
@@ -121,17 +124,22 @@ def _look_up_remote(spark: SparkSession, paths: list[str]) -> dict[str, FileRow]
 def _refused(spark: SparkSession, paths: list[str]) -> dict[str, str]:
     """Files that may not be read: Spark (since 3.5.4) fails the task that meets one.
 
-    One file of a folder is asked for all of them, and only where that one is refused, each.
+    Of very many files, one of a folder is asked for all of them; only where that one is refused, each.
     """
-    folders: defaultdict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        folders[path.rsplit("/", 1)[0]].append(path)
+    systems = {root: hadoop_path(spark, root)[1] for root in {_root(path) for path in paths}}
 
     def ask(path: str) -> str | None:
-        return refusal(spark, hadoop_path(spark, path)[1], path)
+        return refusal(spark, systems[_root(path)], path)
 
     with ThreadPoolExecutor(THREADS) as pool:
-        first = pool.map(ask, [inside[0] for inside in folders.values()])
-        doubtful = [path for reason, inside in zip(first, folders.values(), strict=True) if reason for path in inside]
-        reasons = zip(doubtful, pool.map(ask, doubtful), strict=True)
-        return {path: reason for path, reason in reasons if reason}
+        if len(paths) > ASKED_EACH:
+            folders: defaultdict[str, list[str]] = defaultdict(list)
+            for path in paths:
+                folders[path.rsplit("/", 1)[0]].append(path)
+            first = pool.map(ask, [inside[0] for inside in folders.values()])
+            paths = [path for reason, inside in zip(first, folders.values(), strict=True) if reason for path in inside]
+        return {path: reason for path, reason in zip(paths, pool.map(ask, paths), strict=True) if reason}
+
+
+def _root(path: str) -> str:
+    return "/".join(path.split("/", 3)[:3]) + "/"
