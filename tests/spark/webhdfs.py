@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
-from urllib.parse import parse_qs, unquote_to_bytes, urlsplit
+from urllib.parse import parse_qs, quote, unquote_to_bytes, urlsplit
 
 MODIFIED_MS = 1_700_000_000_000
 
@@ -75,7 +75,6 @@ class FakeWebHdfs:
 
 class _Handler(BaseHTTPRequestHandler):
     node: FakeWebHdfs
-    protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         split = urlsplit(self.path)
@@ -84,6 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote_to_bytes(split.path.removeprefix("/webhdfs/v1").encode("latin-1")).decode() or "/"
         operation = query["op"].upper()
         self.node.calls[operation, path] += 1
+        where = "/webhdfs/v1" + quote(path)
         status = self.node.status(path)
         if status is None:
             self._fail(404, "java.io.FileNotFoundException", f"File does not exist: {path}")
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path in self.node.gone or status["type"] == "DIRECTORY":
             self._fail(404, "java.io.FileNotFoundException", f"Path is not a file: {path}")
         elif "datanode" not in query:
-            self._send(307, b"", Location=f"http://{self.node.address}{self.path}&datanode=1")
+            self._send(307, b"", Location=f"http://{self.node.address}{where}?{split.query}&datanode=1")
         else:
             self._send(200, self.node.files[path][int(query.get("offset", 0)) :])
 
