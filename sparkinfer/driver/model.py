@@ -26,6 +26,8 @@ from sparkinfer.driver.inspect import inspect
 from sparkinfer.driver.labels import check_labels, parse_labels
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
+from sparkinfer.driver.resources import decode_cores
+from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.plan import BroadcastSource, SparkFileSource, TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
 
@@ -62,7 +64,7 @@ class Model:
         Args:
             columns: `content`, `keys`, `max_image_bytes` of the plan.
         """
-        found = self.inspected
+        found, context = self.inspected, spark.sparkContext
         return TaskPlan(
             model=found.spec,
             preprocess=found.preprocess,
@@ -72,6 +74,7 @@ class Model:
             postprocess=self.postprocess,
             batch=self.batch,
             labels=found.labels,
+            cores=decode_cores(dict(context.getConf().getAll()), context.defaultParallelism),
             **columns,
         )
 
@@ -132,6 +135,7 @@ def model(
 
 
 def _inspect(model: Model) -> Inspected:
+    decoder_of(model.preprocess)  # here, so that a name that does not exist is told before any task fails of it
     spec = model.spec
     path = _localise(spec.path, "model.path")
     if spec.format == "auto":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -12,7 +13,7 @@ from sparkinfer.core.errors import SourceError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.frames import column
-from sparkinfer.driver.sql_errors import closest, explained
+from sparkinfer.driver.sql_errors import closest, explained, quiet
 
 __all__ = ["check_keys", "filtered", "named_column", "short_name"]
 
@@ -50,11 +51,9 @@ def named_column(frame: DataFrame, name: str, key: str, hint: str | None = None)
     """
     if name in frame.columns:
         return column(name)
-    try:
+    with quiet(), suppress(PySparkException):
         if len(frame.select(name).columns) == 1 and "*" not in name:
             return F.col(name)
-    except PySparkException:
-        pass
     raise SourceError(f"no column {name!r}", key=key, allowed=frame.columns, hint=closest(name, frame.columns) or hint)
 
 

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from sparkinfer.core.errors import SourceError
 from sparkinfer.driver.listing import java_reason
 
-__all__ = ["closest", "explained"]
+__all__ = ["closest", "explained", "quiet"]
 
 _NOISE = re.compile(r"^\[[A-Z0-9_.]+\] |;? *SQLSTATE: \w+|;? *\(?line \d+,? pos \d+\)?;?$")
 """Error class, SQLSTATE and position, all of which stand around the sentence."""
@@ -29,11 +29,31 @@ def explained(key: str, *, hint: str | None = None, allowed: Iterable[str] = ())
         allowed: what would be accepted.
     """
     try:
-        yield
+        with quiet():
+            yield
     except PySparkException as error:
         raise SourceError(_sentence(str(error)), key=key, hint=hint, allowed=allowed) from error
     except Py4JJavaError as error:
         raise SourceError(java_reason(error), key=key, hint=hint, allowed=allowed) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keeps pyspark 4 from writing the exceptions that we handle, Java stack and all, to stderr."""
+    try:
+        from pyspark.logger import PySparkLogger
+    except ImportError:  # pyspark 3.5 writes nothing
+        yield
+        return
+    loggers = [PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparkinfer.core.errors import ErrorCode, RowError, Stage, to_row_error
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.executor.decode import decode
+from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.preprocess import Preprocessor
 from sparkinfer.executor.rows import Chunk
 
@@ -89,6 +89,7 @@ class BatchFactory:
         self._spec = spec
         self._max_image_bytes = max_image_bytes
         self._preprocessor = Preprocessor(spec)
+        self._decode = decoder_of(spec)
         self._free: list[Tensor] = []
 
     def new(self, capacity: int) -> ModelBatch:
@@ -111,7 +112,7 @@ class BatchFactory:
         """Decodes and preprocesses one image into its slot, or notes why not. Any thread; never raises."""
         stage = Stage.DECODE
         try:
-            image = decode(self._check(data), self._spec)
+            image = self._decode(self._check(data), self._spec)
             stage = Stage.PREPROCESS
             if batch.tensor is not None:
                 self._preprocessor.write(image, batch.tensor[slot])

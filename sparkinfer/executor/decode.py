@@ -25,21 +25,29 @@ import io
 import re
 import threading
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import AvifImagePlugin, Image
 
-from sparkinfer.core.errors import ErrorCode, RowError, Stage
+from sparkinfer.core.errors import ErrorCode, RowError, SpecError, Stage
+from sparkinfer.core.registry import load_attribute
 from sparkinfer.executor.image_format import ImageFormat, check_pixels, format_names, identify
+from sparkinfer.executor.preprocess import resized
 
 if TYPE_CHECKING:
     from PIL.ImageFile import ImageFile
 
     from sparkinfer.core.preprocess_spec import PreprocessSpec
 
-__all__ = ["decode"]
+__all__ = ["decode", "decoder_of"]
+
+FAST_MARGIN = 2
+"""How much larger than wanted a picture decoded at reduced scale stays at least, so that resizing still has something
+to smooth. Measured on 200 photographs, efficientnet-lite0: enlarged to 12 megapixels, 34 instead of 203 ms and the same
+top class for 99.5 % (margin 1: 34 ms, 99.0 %); at 0.8 megapixels margin 1 would keep 98.5 % only."""
 
 EXIF_ORIENTATION = 0x0112
 """Tag of EXIF and TIFF: where the picture's first row and column are, 1 to 8."""
@@ -54,6 +62,29 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 """What makes a picture of this orientation upright: EXIF 2.32, tag Orientation."""
+
+
+Decoder = Callable[["bytes | memoryview", "PreprocessSpec"], Image.Image]
+
+
+def decoder_of(spec: PreprocessSpec) -> Decoder:
+    """The decoder that `spec.decoder` names: ours, or a function "module:function" with the signature of `decode`.
+
+    Raises:
+        SpecError: there is no such function.
+    """
+    if spec.decoder == "pillow":
+        return decode
+    try:
+        found: Decoder = load_attribute(spec.decoder)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SpecError(
+            f"no decoder {spec.decoder!r}: {error}",
+            key="preprocess.decoder",
+            allowed=["pillow", "module:function"],
+            hint="the module must be importable on the executors too",
+        ) from error
+    return found
 
 
 def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
@@ -83,7 +114,7 @@ def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
         )
     try:
         with _pillow:
-            image = _load(kind, view, spec.max_pixels)
+            image = _load(kind, view, spec)
             picture = _to_rgb(image, view, spec)
             return _upright(picture, image) if spec.exif else picture
     except RowError:
@@ -92,33 +123,38 @@ def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
         raise _row_error(error, kind, view) from error
 
 
-def _load(kind: ImageFormat, view: memoryview, max_pixels: int) -> ImageFile:
+def _load(kind: ImageFormat, view: memoryview, spec: PreprocessSpec) -> ImageFile:
     """Reads header and pixels. Where metadata may be what hinders, a second attempt goes without."""
     for width, height in kind.sizes(view) if kind.sizes else ():
-        check_pixels(width, height, max_pixels)
+        check_pixels(width, height, spec.max_pixels)
     if kind.verify:
         kind.verify(view)
     try:
-        return _open_and_load(kind, view, max_pixels)
+        return _open_and_load(kind, view, spec)
     except (RowError, MemoryError):
         raise
     except Exception:
         if kind.essence is None:
             raise
         try:
-            return _open_and_load(kind, memoryview(kind.essence(view)), max_pixels)
+            return _open_and_load(kind, memoryview(kind.essence(view)), spec)
         except Exception:  # noqa: S110 - the first failure is the one to report
             pass
         raise
 
 
-def _open_and_load(kind: ImageFormat, view: memoryview, max_pixels: int) -> ImageFile:
+def _open_and_load(kind: ImageFormat, view: memoryview, spec: PreprocessSpec) -> ImageFile:
     whole = view.obj if isinstance(view.obj, bytes) and len(view.obj) == len(view) else view
     image = kind.open(io.BytesIO(whole))
-    check_pixels(image.width, image.height, max_pixels)
+    check_pixels(image.width, image.height, spec.max_pixels)
     if kind.name == "TIFF":  # a tile may be larger than the picture, and is allocated whole
         tile = [image.tag_v2.get(tag, 1) for tag in (322, 323)]  # type: ignore[attr-defined]
-        check_pixels(int(tile[0]), int(tile[1]), max_pixels)
+        check_pixels(int(tile[0]), int(tile[1]), spec.max_pixels)
+    if spec.decode == "fast" and spec.resize is not None:
+        width, height = resized(image.width, image.height, spec.resize)
+        # Of the sizes that a JPEG's blocks can be decoded at, the smallest that still is twice what is wanted; a
+        # picture that is not a JPEG knows no such sizes and stays as it is.
+        image.draft(None, (FAST_MARGIN * width, FAST_MARGIN * height))
     image.load()
     return image
 

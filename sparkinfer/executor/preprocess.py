@@ -13,7 +13,7 @@ from PIL import Image
 from sparkinfer.core.errors import ErrorCode, RowError, Stage, to_row_error
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 
-__all__ = ["Preprocessor"]
+__all__ = ["Preprocessor", "resized"]
 
 LONGEST_SIDE = 1 << 22
 """Pixels. Pillow keeps 3 to 7 float64 weights per row and column of a resized picture: up to 235 MB at this length."""
@@ -43,7 +43,7 @@ class Preprocessor:
 
     def slot_shape(self, image: Image.Image) -> tuple[int, ...]:
         """Shape of the slot that this picture fills: [channels, height, width], or as `layout` says. Never raises."""
-        left, top, right, bottom = _crop_box(*_resized(image.width, image.height, self._spec.resize), self._spec.crop)
+        left, top, right, bottom = _crop_box(*resized(image.width, image.height, self._spec.resize), self._spec.crop)
         height, width, channels = bottom - top, right - left, self._spec.num_channels
         return (channels, height, width) if self._spec.layout == "nchw" else (height, width, channels)
 
@@ -90,7 +90,7 @@ class Preprocessor:
         (Pillow's own `box=` would save more, but rounds its corners to float32: in 19 of 20 photographs some pixel
         differs by one level.)
         """
-        width, height = _resized(image.width, image.height, self._spec.resize)
+        width, height = resized(image.width, image.height, self._spec.resize)
         left, top, right, bottom = _crop_box(width, height, self._spec.crop)
         columns_first = image.width >= image.height and height * image.width >= width * image.height
         early = columns_first and right - left < width
@@ -127,7 +127,7 @@ def _normalised_levels(spec: PreprocessSpec) -> NDArray[np.float32]:
     return (samples / np.float32(1 / spec.rescale) - mean) / std
 
 
-def _resized(width: int, height: int, size: int | tuple[int, int] | None) -> tuple[int, int]:
+def resized(width: int, height: int, size: int | tuple[int, int] | None) -> tuple[int, int]:
     """(width, height) after resizing: as torchvision's `Resize`, which rounds the longer side down."""
     if size is None:
         return width, height

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.schema import RESULT_COLUMNS
 from sparkinfer.core.spec import SourceSpec
+from sparkinfer.driver.frames import column
 from sparkinfer.driver.read import finish, read_source
 from sparkinfer.driver.shard import shard
 
@@ -15,8 +16,8 @@ STAMPS = {"model_name": "bytes", "model_version": None, "model_digest": "abc", "
 def measured(content, source):
     """`content_keys` and `RESULT_COLUMNS` for every row of `content`."""
     length = F.octet_length(F.col(source.content_column)).alias("predicted_class_idx")
-    nothing = (F.lit(None).cast(column.ddl).alias(column.name) for column in RESULT_COLUMNS[1:])
-    return content.select(*source.content_keys, length, *nothing)
+    nothing = (F.lit(None).cast(c.ddl).alias(c.name) for c in RESULT_COLUMNS[1:])
+    return content.select(*map(column, source.content_keys), length, *nothing)
 
 
 def table_of(spark, mode="auto", cores=2, **source):
