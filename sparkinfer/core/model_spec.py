@@ -24,9 +24,21 @@ class ModelSpec(BaseModel):
     version: str | None = Field(None, description="model_version column")
     device: str = Field("auto", description="auto, cpu, cuda, or cuda:N", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     precision: Literal["fp32", "fp16", "bf16"] = Field("fp32", description="arithmetic inside the model (torch only)")
+    providers: tuple[Literal["tensorrt", "cuda", "rocm", "openvino", "cpu"], ...] = Field(
+        (), description="ONNX Runtime's execution providers, the preferred first; by the device when left out"
+    )
     input: str | None = Field(None, description="name of the image input; the only one by default")
     output: str | None = Field(None, description="name of the scores output; the first two-dimensional one by default")
+    fold: bool = Field(
+        True, description="put normalisation into the model where its format allows, so that bytes travel to the device"
+    )
     options: dict[str, Any] = Field(default_factory=dict, description="passed on to the runtime as they are")
+
+    @property
+    def wanted_device(self) -> str:
+        """`device`, where providers that need an NVIDIA GPU and no CPU among them leave `auto` no choice."""
+        on_nvidia = bool({"cuda", "tensorrt"} & set(self.providers))
+        return "cuda" if self.device == "auto" and on_nvidia and "cpu" not in self.providers else self.device
 
     @property
     def display_name(self) -> str:

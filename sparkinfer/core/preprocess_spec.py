@@ -114,6 +114,13 @@ class PreprocessSpec(BaseModel):
         own = {key: getattr(self, key) for key in self.model_fields_set if key != "preset"}
         return PreprocessSpec.model_validate({**recipe, **own, "preset": "imagenet"})
 
+    def folded(self) -> PreprocessSpec:
+        """What is left to do when the model normalises for itself: the same geometry, uint8 NHWC, RGB or grey."""
+        changes: dict[str, Any] = {"dtype": "uint8", "layout": "nhwc"}
+        if self.channels == "bgr":
+            changes |= {"channels": "rgb", "mean": self.mean[::-1], "std": self.std[::-1]}
+        return self.model_copy(update=changes)
+
     @property
     def output_size(self) -> tuple[int, int] | None:
         """(height, width) in pixels of every model input, or None when it follows the image."""

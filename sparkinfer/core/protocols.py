@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sparkinfer.core.model_spec import ModelSpec, Signature
     from sparkinfer.core.preprocess_spec import PreprocessSpec
 
-__all__ = ["Device", "DeviceMemory", "LoadRequest", "Outputs", "Runtime"]
+__all__ = ["Device", "DeviceMemory", "Folding", "LoadRequest", "Outputs", "Runtime"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class LoadRequest:
         embedding: which output fills the `embedding` column, if any.
         device: where to run; already checked to exist.
         threads: intra-op threads that this process may use on the CPU.
+        inside: normalisation that the runtime must put before the model, which then gets uint8 NHWC; None: none.
     """
 
     path: str
@@ -47,6 +48,22 @@ class LoadRequest:
     embedding: str | None = None
     device: Device = Device()
     threads: int = 1
+    inside: PreprocessSpec | None = None
+
+
+@dataclass(frozen=True)
+class Folding:
+    """A model that takes uint8 images [batch, height, width, channels] and normalises for itself.
+
+    Attributes:
+        path: the file to send to the executors.
+        preprocess: what is left for the chain to do.
+        inside: for `LoadRequest.inside`, where the runtime normalises; None where the file itself does.
+    """
+
+    path: str
+    preprocess: PreprocessSpec
+    inside: PreprocessSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,22 @@ class Runtime(ABC):
     @abstractmethod
     def signature(self) -> Signature:
         """What the loaded model says of itself: from its metadata, completed by running two zero images."""
+
+    def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:  # noqa: ARG002
+        """Moves normalisation behind the model's input: bytes travel to the device instead of floats.
+
+        Runs once, in the driver's helper process.
+
+        Args:
+            path: the model file.
+            target: where to write another one, if that is how it is done.
+            preprocess: what makes the model's input today, float32 or float16.
+            input_name: of the image input, if the spec names it.
+
+        Returns:
+            How to use the folded model; None (the default) where this format cannot.
+        """
+        return None
 
     @property
     def fixed_batches(self) -> bool:

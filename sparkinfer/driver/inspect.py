@@ -12,15 +12,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import sparkinfer
 from sparkinfer.core.errors import ModelError
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.core.protocols import Folding
 from sparkinfer.executor.inspection import error_from_dict
 
-__all__ = ["inspect"]
+__all__ = ["Inspection", "inspect"]
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +30,23 @@ TIMEOUT_SECONDS = 300.0
 _STDERR_LINES = 4
 
 
+class Inspection(NamedTuple):
+    """What a model says of itself; the preprocess block without a weights enum; the folded model, if there is one."""
+
+    signature: Signature
+    preprocess: PreprocessSpec
+    folding: Folding | None
+
+
 def inspect(
     path: str,
     spec: ModelSpec,
     preprocess: PreprocessSpec,
     postprocess: PostprocessSpec,
     *,
+    fold_to: Path | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
-) -> tuple[Signature, PreprocessSpec]:
+) -> Inspection:
     """Opens a model on the CPU of this machine and checks it against the spec.
 
     Args:
@@ -44,10 +54,8 @@ def inspect(
         spec: with its format resolved.
         preprocess: what the inputs will look like; a weights enum is resolved on the way.
         postprocess: names the embedding, if one is wanted.
+        fold_to: file to write a folded model to; None folds nothing.
         timeout_seconds: for opening the model and running two images.
-
-    Returns:
-        What the model says of itself, and the preprocess block without a weights enum.
 
     Raises:
         UserError: the model is damaged, of another format, does not fit the spec, crashes its runtime or takes too
@@ -58,11 +66,22 @@ def inspect(
         "model": spec.model_dump(mode="json"),
         "preprocess": preprocess.model_dump(mode="json", exclude_unset=True),
         "embedding": postprocess.embedding,
+        "fold_to": fold_to and str(fold_to),
     }
     answer = _ask(request, spec, timeout_seconds)
     if "error" in answer:
         raise error_from_dict(answer["error"])
-    return Signature.model_validate(answer["signature"]), PreprocessSpec.model_validate(answer["preprocess"])
+    folding = answer["folding"]
+    return Inspection(
+        Signature.model_validate(answer["signature"]),
+        PreprocessSpec.model_validate(answer["preprocess"]),
+        folding
+        and Folding(
+            path=folding["path"],
+            preprocess=PreprocessSpec.model_validate(folding["preprocess"]),
+            inside=folding["inside"] and PreprocessSpec.model_validate(folding["inside"]),
+        ),
+    )
 
 
 def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> dict[str, Any]:
@@ -83,7 +102,7 @@ def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> di
         ) from error
     stderr = done.stderr.decode("utf-8", errors="replace").strip()
     if stderr:
-        log.debug("inspection of %s said:\n%s", spec.path, stderr)
+        log.info("inspection of %s said:\n%s", spec.path, stderr)
     if done.returncode == 0:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer

@@ -105,7 +105,7 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
         seconds=round(time.monotonic() - started, 3),
         sharding=sharding.reason,
         partitions=sharding.partitions,
-        model_digest=found.artifact.digest,
+        model_digest=found.digest,
         left_out=source.left_out,
     )
     if spec.report:

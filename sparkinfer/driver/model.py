@@ -68,6 +68,7 @@ class Model:
         return TaskPlan(
             model=found.spec,
             preprocess=found.preprocess,
+            inside=found.inside,
             artifact=found.artifact,
             source=ship(spark, found),
             num_classes=found.signature.num_classes,
@@ -85,13 +86,18 @@ class Inspected:
 
     Attributes:
         spec: with `format` resolved.
-        preprocess: with a weights enum resolved.
-        path: local file with the model's bytes.
+        preprocess: what the chain does; a weights enum is resolved, and folded normalisation left out.
+        inside: normalisation that the runtime applies.
+        path: local file with the bytes that travel: the model's own, or the folded model's.
+        digest: of the model's own file, SHA-256 in hex.
+        artifact: what travels.
     """
 
     spec: ModelSpec
     preprocess: PreprocessSpec
+    inside: PreprocessSpec | None
     path: Path
+    digest: str
     artifact: Artifact
     signature: Signature
     labels: tuple[str, ...] | None
@@ -141,15 +147,21 @@ def _inspect(model: Model) -> Inspected:
     if spec.format == "auto":
         with path.open("rb") as file:
             spec = spec.model_copy(update={"format": detect_format(spec.path, file.read(4096), arch=spec.arch)})
-    signature, preprocess = inspect(str(path), spec, model.preprocess, model.postprocess)
+    fold_to = _scratch() / f"folded{path.suffix}" if spec.fold else None
+    signature, preprocess, folding = inspect(str(path), spec, model.preprocess, model.postprocess, fold_to=fold_to)
     labels = signature.labels
     name = spec.labels or spec.path
     if spec.labels:
         labels = parse_labels(_localise(spec.labels, "model.labels").read_text("utf-8"), spec.labels)
     if labels is not None:
         check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
-    artifact = Artifact(digest=_digest(path), size=path.stat().st_size, suffix=path.suffix)
-    return Inspected(spec, preprocess, path, artifact, signature, labels)
+    digest = _digest(path)
+    inside = None
+    if folding is not None:
+        preprocess, inside, path = folding.preprocess, folding.inside, Path(folding.path)
+    travels = digest if folding is None or inside else _digest(path)
+    artifact = Artifact(digest=travels, size=path.stat().st_size, suffix=path.suffix)
+    return Inspected(spec, preprocess, inside, path, digest, artifact, signature, labels)
 
 
 def _localise(uri: str, key: str) -> Path:

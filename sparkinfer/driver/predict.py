@@ -108,7 +108,7 @@ def stamps(found: Inspected, run_id: str) -> dict[str, str | None]:
     return {
         "model_name": found.spec.display_name,
         "model_version": found.spec.version,
-        "model_digest": found.artifact.digest,
+        "model_digest": found.digest,
         "run_id": run_id,
     }
 

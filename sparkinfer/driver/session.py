@@ -29,6 +29,8 @@ _JVM_FOLDER = Path("/usr/lib/jvm")
 _DEFAULT_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Counting every error code makes a wide plan, which Spark would else complain of not printing.
+    "spark.sql.debug.maxToStringFields": "200",
 }
 
 

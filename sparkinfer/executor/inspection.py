@@ -3,44 +3,51 @@
 The driver runs this in a process of its own (`driver.inspect`), so that no framework, and no native crash, enters the
 driver. It always runs on the CPU.
 
-Request: `path`, `model`, `preprocess` (only the keys that are set), `embedding`. Answer: `signature` and `preprocess`,
-or `error` with the fields of a `UserError`.
+Request: `path`, `model`, `preprocess` (only the keys that are set), `embedding`, `fold_to` (a file to write, or null).
+Answer: `signature`, `preprocess` and `folding`, or `error` with the fields of a `UserError`.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sparkinfer.core import errors
 from sparkinfer.core.errors import UserError
 from sparkinfer.core.model_spec import ModelSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.protocols import LoadRequest
+from sparkinfer.core.protocols import Folding, LoadRequest, Runtime
 from sparkinfer.core.registry import create_runtime, load_attribute
 
 __all__ = ["error_from_dict", "error_to_dict", "inspect_model", "main", "resolve_preset"]
+
+log = logging.getLogger(__name__)  # warnings of an unconfigured logger go to stderr, which the driver logs
 
 _PRESETS = "sparkinfer.runtimes.torchvision_presets:recipe"
 """By name, as runtimes are: it imports torchvision."""
 
 
-def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec]:
+def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, Folding | None]:
     """Loads the model on the CPU and runs it on zero images.
 
     Args:
         request: `path` of a local file; `model`, with its format resolved, and `preprocess` as plain data;
-            `embedding` or None.
+            `embedding` and `fold_to`, or None.
 
     Returns:
-        The signature, and the preprocess block with a weights enum resolved.
+        The signature, the preprocess block with a weights enum resolved, and the folded model where there is one.
 
     Raises:
         UserError: the model cannot be opened or does not fit the spec.
     """
-    model = ModelSpec.model_validate(request["model"])
+    # Providers need the executors' hardware; what a model says of itself does not.
+    model = ModelSpec.model_validate(request["model"]).model_copy(update={"providers": ()})
     preprocess = PreprocessSpec.model_validate(request["preprocess"])
     if preprocess.is_weights_enum:
         preprocess = preprocess.resolved(resolve_preset(preprocess.preset))
@@ -48,7 +55,53 @@ def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec]:
     runtime.load(
         LoadRequest(path=request["path"], model=model, preprocess=preprocess, embedding=request.get("embedding"))
     )
-    return runtime.signature(), preprocess
+    folding = None
+    if request.get("fold_to") and preprocess.dtype != "uint8":
+        folding = _fold(runtime, request, model, preprocess)
+    return runtime.signature(), preprocess, folding
+
+
+FOLDED_TOLERANCE = 1e-4
+"""Of scores relative to their spread: folding reorders float32 arithmetic, nothing more."""
+
+
+def _fold(runtime: Runtime, request: dict[str, Any], model: ModelSpec, preprocess: PreprocessSpec) -> Folding | None:
+    """The folded model, if the format can and the scores of two noisy images stay what they were."""
+    try:
+        folding = runtime.fold(request["path"], request["fold_to"], preprocess, model.input)
+    except UserError as error:
+        log.warning("normalisation stays outside the model: %s", error.message)
+        return None
+    if folding is None:
+        return None
+    folded = create_runtime(model.format)
+    folded.load(
+        LoadRequest(
+            path=folding.path,
+            model=model,
+            preprocess=folding.preprocess,
+            embedding=request.get("embedding"),
+            inside=folding.inside,
+        )
+    )
+    height, width = preprocess.output_size or (224, 224)
+    noise = np.random.default_rng(0).integers(0, 256, (2, height, width, preprocess.num_channels), np.uint8)
+    before, after = runtime.infer(_preprocessed(noise, preprocess)).scores, folded.infer(noise).scores
+    worst = float(np.abs(before - after).max() / max(1.0, float(np.abs(before).max())))
+    if worst <= FOLDED_TOLERANCE:
+        return folding
+    log.warning("normalisation stays outside the model: inside, scores differ by %.1e", worst)
+    return None
+
+
+def _preprocessed(pixels: NDArray[np.uint8], spec: PreprocessSpec) -> NDArray[np.generic]:
+    """A batch of pictures of the right size as the chain prepares them."""
+    if spec.channels == "bgr":
+        pixels = pixels[..., ::-1]
+    values = (pixels * np.float32(spec.rescale) - np.array(spec.mean, np.float32)) / np.array(spec.std, np.float32)
+    if spec.layout == "nchw":
+        values = values.transpose(0, 3, 1, 2)
+    return np.ascontiguousarray(values.astype(spec.dtype))
 
 
 def resolve_preset(name: str) -> dict[str, Any]:
@@ -80,16 +133,26 @@ def error_from_dict(data: dict[str, Any]) -> UserError:
     return error
 
 
+def _plain(spec: PreprocessSpec) -> dict[str, Any]:
+    return spec.model_dump(mode="json")
+
+
 def main() -> None:
     """Answers one request on the last line of stdout. What frameworks print meanwhile goes to stderr."""
     answers = os.dup(1)
     os.dup2(2, 1)
     answer: dict[str, Any]
     try:
-        signature, preprocess = inspect_model(json.load(sys.stdin))
+        signature, preprocess, folding = inspect_model(json.load(sys.stdin))
         answer = {
             "signature": signature.model_dump(mode="json"),
-            "preprocess": preprocess.model_dump(mode="json", exclude_unset=True),
+            "preprocess": _plain(preprocess),
+            "folding": folding
+            and {
+                "path": folding.path,
+                "preprocess": _plain(folding.preprocess),
+                "inside": folding.inside and _plain(folding.inside),
+            },
         }
     except UserError as error:
         answer = {"error": error_to_dict(error)}

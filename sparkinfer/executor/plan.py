@@ -51,6 +51,7 @@ class TaskPlan:
         content: name of the image bytes' column.
         keys: columns carried from input to output, in order.
         max_image_bytes: longer images become TOO_LARGE.
+        inside: normalisation that the runtime applies before the model (`LoadRequest.inside`).
         cores: that one task may decode on; None asks the task (`spark.task.cpus`).
     """
 
@@ -66,6 +67,7 @@ class TaskPlan:
     keys: tuple[str, ...] = ("path",)
     max_image_bytes: int = 1 << 30
     cores: int | None = None
+    inside: PreprocessSpec | None = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:
@@ -74,5 +76,6 @@ class TaskPlan:
             self.artifact.digest,
             self.model.model_dump_json(exclude={"path", "labels", "name", "version"}),
             self.preprocess.model_dump_json(),
+            self.inside.model_dump_json() if self.inside else "",
             self.postprocess.embedding or "",
         )

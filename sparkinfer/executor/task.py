@@ -45,7 +45,7 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.R
         DeviceError: the device that was asked for is not there.
     """
     labels = Labels(plan.labels)
-    device = resolve_device(plan.model.device, taskcontext.gpu_addresses())
+    device = resolve_device(plan.model.wanted_device, taskcontext.gpu_addresses())
     model = _LazyModel(plan, device)
     pipeline = Pipeline(
         factory=BatchFactory(plan.preprocess, plan.max_image_bytes),
@@ -97,6 +97,7 @@ def open_runtime(plan: TaskPlan, device: Device) -> Runtime:
                 embedding=plan.postprocess.embedding,
                 device=device,
                 threads=taskcontext.cpus(),
+                inside=plan.inside,
             )
         )
         log.info("loaded %s (%s) on %s", plan.model.display_name, plan.artifact.digest[:12], device)

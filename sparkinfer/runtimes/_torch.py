@@ -14,7 +14,8 @@ import torch
 
 from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
 from sparkinfer.core.model_spec import Signature, TensorInfo
-from sparkinfer.core.protocols import Device, LoadRequest, Outputs, Runtime
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.core.protocols import Device, Folding, LoadRequest, Outputs, Runtime
 from sparkinfer.runtimes._batches import SCORES_RANK, Array, as_embedding, as_scores, given_input, zero_batch
 
 __all__ = ["TorchRuntime", "choose_scores", "is_out_of_memory"]
@@ -45,10 +46,15 @@ class TorchRuntime(Runtime):
         self._device = _torch_device(request.device)
         torch.set_num_threads(request.threads)
         try:
-            self._module = self._open(request, self._device)
+            module = self._open(request, self._device)
+            self._module = module if request.inside is None else _Normalised(module, request.inside).to(self._device)
         except (RuntimeError, MemoryError) as error:
             raise _mapped(error) from error
         self._signature = self._try_out()
+
+    def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:  # noqa: ARG002
+        """The module is wrapped when it is loaded; the file stays."""
+        return Folding(path=path, preprocess=preprocess.folded(), inside=preprocess)
 
     @property
     def fixed_batches(self) -> bool:
@@ -124,6 +130,38 @@ class TorchRuntime(Runtime):
                 dtype = str(weight.dtype).removeprefix("torch.")
                 return f"{dtype}[?, {weight.shape[1]}, ?, ?] (its first convolution, {name.rpartition('.')[0]})"
         return "another input"
+
+
+class _Normalised(torch.nn.Module):
+    """uint8 [batch, height, width, channels] to what `spec` makes, on the module's device, and the module behind it.
+
+    `(x * rescale - mean) / std`, as one multiplication and one addition in float32.
+    """
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self, module: torch.nn.Module, spec: PreprocessSpec) -> None:
+        super().__init__()
+        self.module = module
+        mean, std = (torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1) for values in (spec.mean, spec.std))
+        self.register_buffer("scale", (spec.rescale / std).float())
+        self.register_buffer("shift", (-mean / std).float())
+        self._spec = spec
+
+    def forward(self, images: torch.Tensor) -> object:
+        """Normalises, then runs the module."""
+        pixels = images.permute(0, 3, 1, 2)
+        if self._spec.channels == "bgr":
+            pixels = pixels.flip(1)
+        values = pixels.float() * self.scale + self.shift
+        if self._spec.layout == "nhwc":
+            values = values.permute(0, 2, 3, 1)
+        if self._spec.dtype == "float16":
+            values = values.half()
+        # Channels last is what the permutation gives for nothing, and what the fastest kernels of GPUs want; oneDNN's
+        # convolutions were as fast on it. The module sees an ordinary tensor either way.
+        return self.module(values if values.is_cuda else values.contiguous())
 
 
 def _torch_device(device: Device) -> torch.device:

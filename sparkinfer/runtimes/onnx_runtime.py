@@ -9,13 +9,15 @@ import contextlib
 import ctypes
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
 
 from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
 from sparkinfer.core.model_spec import Signature, TensorInfo
-from sparkinfer.core.protocols import Device, LoadRequest, Outputs, Runtime
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.core.protocols import Device, Folding, LoadRequest, Outputs, Runtime
 from sparkinfer.runtimes._batches import (
     SCORES_RANK,
     Array,
@@ -58,7 +60,7 @@ class OnnxRuntime(Runtime):
                 hint="convert the file, for example with onnxconverter-common",
             )
         self._preprocess = request.preprocess
-        self._on_cuda = request.device.kind == "cuda"
+        self._on_cpu = _provider_names(request)[0] == _PROVIDERS["cpu"]
         self._session = _open_session(request)
         self._input = _choose_input(self._session, request.model.input)
         check_input(self._input, request.preprocess)
@@ -69,10 +71,17 @@ class OnnxRuntime(Runtime):
         self._output_names = [info.name for info in chosen]
         self._fixed_rows = self._input.shape[0]
 
+    def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:
+        """Writes a graph that normalises at its start."""
+        from sparkinfer.runtimes import _onnx_graph  # needs the package onnx, which the executors do not
+
+        folding = _onnx_graph.fold_file(Path(path), Path(target), preprocess, input_name)
+        return Folding(path=str(folding.path), preprocess=folding.preprocess) if folding.folded else None
+
     @property
     def fixed_batches(self) -> bool:
-        """True on CUDA, where kernels are chosen by shape; on the CPU a row's bits do not depend on its batch."""
-        return self._on_cuda
+        """True on accelerators, which choose kernels by shape; on the CPU a row's bits do not depend on its batch."""
+        return not self._on_cpu
 
     def infer(self, batch: Array) -> Outputs:
         """Runs one batch; a model with a fixed batch dimension gets chunks of exactly that size."""
@@ -132,23 +141,56 @@ def _open_session(request: LoadRequest) -> Any:
         session = ort.InferenceSession(request.path, options, providers=providers, enable_fallback=0)
     except Exception as error:
         raise _open_error(error, request) from error
-    if request.device.kind == "cuda" and "CUDAExecutionProvider" not in session.get_providers():
-        raise _no_cuda(request.device, complaint or _driver_complaint())  # ONNX Runtime would go on with the CPU
+    for name in _provider_names(request):
+        if name not in session.get_providers():  # ONNX Runtime would go on without a word
+            raise _no_provider(name, request.device, complaint or _driver_complaint())
     return session
 
 
+_PROVIDERS = {
+    "tensorrt": "TensorrtExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "rocm": "ROCMExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "cpu": "CPUExecutionProvider",
+}
+"""What ONNX Runtime calls them."""
+
+_ON_NVIDIA = ("tensorrt", "cuda")
+
+
+def _provider_names(request: LoadRequest) -> list[str]:
+    """As the spec orders them, or the device's own.
+
+    On a machine without a GPU, a list that has `cpu` too allows to do without the others; one that has not never gets
+    here (`ModelSpec.wanted_device`).
+    """
+    wanted: tuple[str, ...] = request.model.providers or (request.device.kind,)
+    if request.device.kind == "cpu" and "cpu" in wanted:
+        wanted = tuple(name for name in wanted if name not in _ON_NVIDIA)
+    return [_PROVIDERS[name] for name in wanted]
+
+
 def _providers(request: LoadRequest) -> list[Any]:
-    if request.device.kind == "cpu":
-        return ["CPUExecutionProvider"]
-    if "CUDAExecutionProvider" not in ort.get_available_providers():
-        raise _no_cuda(request.device, "this is a build for the CPU")
-    cuda_options = {
-        "device_id": request.device.index,
-        # The default doubles the arena each time and ends far above what the model needs.
-        "arena_extend_strategy": "kSameAsRequested",
-        **{key: value for key, value in request.model.options.items() if key != _SESSION_KEY},
+    """Names with options; the CPU comes last in any case, for nodes that the others do not know.
+
+    Raises:
+        DeviceError: this build lacks one.
+    """
+    names = _provider_names(request)
+    for name in names:
+        if name not in ort.get_available_providers():
+            raise _no_provider(name, request.device, "this build of onnxruntime lacks it")
+    own = {key: value for key, value in request.model.options.items() if key != _SESSION_KEY}
+    place = {"device_id": request.device.index}
+    options = {
+        # The arena's default strategy doubles it each time, and ends far above what the model needs.
+        "CUDAExecutionProvider": {**place, "arena_extend_strategy": "kSameAsRequested", **own},
+        "ROCMExecutionProvider": {**place, "arena_extend_strategy": "kSameAsRequested", **own},
+        "TensorrtExecutionProvider": place,
     }
-    return [("CUDAExecutionProvider", cuda_options), "CPUExecutionProvider"]
+    cpu = _PROVIDERS["cpu"]
+    return [(name, options[name]) if name in options else name for name in [*names, *([] if cpu in names else [cpu])]]
 
 
 def _preload_cuda() -> str:
@@ -167,13 +209,13 @@ def _driver_complaint() -> str:
     return "there is no such GPU, or this build does not support it"
 
 
-def _no_cuda(device: Device, reason: str) -> DeviceError:
+def _no_provider(name: str, device: Device, reason: str) -> DeviceError:
     return DeviceError(
-        f"onnxruntime {ort.__version__} cannot use {device}: {reason} "
+        f"onnxruntime {ort.__version__} cannot use {name} on {device}: {reason} "
         f"(providers of this build: {', '.join(ort.get_available_providers())})",
         key="model.device",
         allowed=["auto", "cpu"],
-        hint="install onnxruntime-gpu and an NVIDIA driver on the executors, or set model.device: cpu",
+        hint="install the onnxruntime build and the driver that it needs on the executors, or set model.device: cpu",
     )
 
 
@@ -182,7 +224,7 @@ def _open_error(error: Exception, request: LoadRequest) -> Exception:
     if _OUT_OF_MEMORY.search(text):
         return OutOfDeviceMemoryError(f"the model does not fit in the memory of {request.device}: {text}")
     if _NO_DEVICE.search(text):
-        return _no_cuda(request.device, text)
+        return _no_provider(_provider_names(request)[0], request.device, text)
     if "provider option" in text.lower():
         return ModelError(f"ONNX Runtime refuses an option: {text}", key="model.options")
     hint = "export the model again, or check model.format"

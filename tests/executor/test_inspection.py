@@ -29,7 +29,9 @@ def fake(tmp_path):
 
 def ask(path, preprocess=PREPROCESS, embedding=None, timeout_seconds=120.0, **model):
     spec = ModelSpec(path=str(path), **{"format": "fake", **model})
-    return inspect(str(path), spec, preprocess, PostprocessSpec(embedding=embedding), timeout_seconds=timeout_seconds)
+    return inspect(str(path), spec, preprocess, PostprocessSpec(embedding=embedding), timeout_seconds=timeout_seconds)[
+        :2
+    ]
 
 
 def test_signature_and_preprocess_come_back(fake):
@@ -141,7 +143,7 @@ def test_other_weights_are_refused(name, close):
 
 def test_a_weights_enum_is_resolved_and_the_persons_keys_win(fake):
     preprocess = {"preset": "EfficientNet_V2_L_Weights.IMAGENET1K_V1", "crop": 240}
-    signature, resolved = inspect_model(
+    signature, resolved, _ = inspect_model(
         {"path": str(fake()), "model": {"path": "m", "format": "fake"}, "preprocess": preprocess, "embedding": None}
     )
     assert (resolved.resize, resolved.crop, resolved.interpolation) == (480, 240, "bicubic")

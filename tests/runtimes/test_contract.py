@@ -203,3 +203,26 @@ def test_close_can_be_followed_by_another_load(case):
 
 def test_a_new_runtime_per_call(case):
     assert create_runtime(case.format) is not create_runtime(case.format)
+
+
+@pytest.mark.parametrize("channels", ["rgb", "bgr"])
+def test_folded_it_takes_bytes_and_answers_the_same(case, channels, tmp_path):
+    spec = case.preprocess.model_copy(update={"channels": channels})
+    folding = create_runtime(case.format).fold(str(case.path), str(tmp_path / case.path.name), spec, None)
+    if folding is None:
+        assert case.format == "fake"
+        return
+    assert (folding.preprocess.dtype, folding.preprocess.layout, folding.preprocess.channels) == (
+        "uint8",
+        "nhwc",
+        "rgb",
+    )
+    folded = create_runtime(case.format)
+    request = case.request()
+    folded.load(LoadRequest(folding.path, request.model, folding.preprocess, inside=folding.inside))
+    pixels = np.random.default_rng(3).integers(0, 256, (5, 32, 32, 3), np.uint8)
+    ordered = pixels[..., ::-1] if channels == "bgr" else pixels
+    mean, std = np.array(spec.mean), np.array(spec.std)
+    by_hand = ((ordered / 255 - mean) / std).transpose(0, 3, 1, 2).astype(np.float32)
+    np.testing.assert_allclose(folded.infer(pixels).scores, case.scores(by_hand), rtol=1e-4, atol=1e-4)
+    assert folded.signature().num_classes == CLASSES

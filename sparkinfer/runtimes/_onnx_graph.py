@@ -1,0 +1,223 @@
+"""Puts normalisation into an ONNX graph, so that it takes uint8 images [batch, height, width, channels].
+
+Runs in the driver's helper processes; nothing here pickles. Needs `onnx`, not ONNX Runtime. Weights in external files
+are not read: models above 2 GB can be folded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from sparkinfer.core.errors import ModelError, SpecError
+from sparkinfer.core.model_spec import TensorInfo
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.runtimes._batches import check_input
+from sparkinfer.runtimes._onnx_file import (
+    FOLDED_KEY,
+    IMAGE_RANK,
+    PREPROCESS_KEY,
+    bring_external_files,
+    graphs,
+    image_input,
+    input_info,
+    load_model,
+    save_model,
+    set_metadata,
+    source_metadata,
+)
+
+__all__ = ["Folding", "fold_file", "fold_preprocess", "folded_metadata", "folded_spec", "spec_for_uint8"]
+
+_OLDEST_OPSET = 7
+"""The first whose Mul and Add broadcast as numpy does, and the oldest that ONNX Runtime runs."""
+_TO_NCHW = (0, 3, 1, 2)
+_TO_NHWC = (0, 2, 3, 1)
+_FOLDED = {"rescale", "mean", "std", "channels", "dtype", "layout"}
+"""Preprocess keys that act inside a folded graph."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What `fold_file` did.
+
+    Attributes:
+        path: the file to use: the new one, or the source where there was nothing to do.
+        preprocess: the block that the chain must use with it.
+        folded: whether a new file was written.
+        message: the same for a person, one line.
+    """
+
+    path: Path
+    preprocess: PreprocessSpec
+    folded: bool
+    message: str
+
+
+def folded_spec(spec: PreprocessSpec) -> PreprocessSpec:
+    """The preprocess block to use with a folded model: the same geometry, but uint8 NHWC in RGB (or grey)."""
+    changes: dict[str, object] = {"dtype": "uint8", "layout": "nhwc"}
+    if spec.channels == "bgr":
+        changes |= {"channels": "rgb", "mean": spec.mean[::-1], "std": spec.std[::-1]}
+    return spec.model_copy(update=changes)
+
+
+def fold_preprocess(model: onnx.ModelProto, spec: PreprocessSpec, input_name: str | None = None) -> bool:
+    """Changes the model in place: its image input becomes uint8 NHWC under the same name, normalised inside.
+
+    The nodes are Transpose, (Gather for BGR,) Cast, Mul, Add. This order costs least: bytes are moved, not floats.
+    With efficientnet-lite0 it costs 0.1 ms an image, where Cast first costs 1 ms. The constants are
+    `rescale / std` and `-mean / std` of each channel, computed in float64 and applied in float32.
+
+    Args:
+        model: external weights need not be loaded.
+        spec: what the model's input is made by today; a weights enum must be resolved before.
+        input_name: of the image input; the only one by default.
+
+    Returns:
+        False when the model takes uint8 already, so that there is nothing to do.
+
+    Raises:
+        ModelError: the input does not fit the spec, or the graph is too old.
+    """
+    if spec.is_weights_enum:
+        raise SpecError(f"{spec.preset} must be resolved before it is folded", key="preprocess.preset")
+    value = image_input(model, input_name)
+    wanted = input_info(value)
+    if wanted.dtype == "uint8":
+        return False
+    check_input(wanted, spec)
+    _check_graph(model, value.name)
+    names = _fresh_names(model, value.name)
+    nodes = _normalising_nodes(spec, value.name, names)
+    _rename_uses(model.graph, value.name, nodes[-1].output[0])
+    for position, node in enumerate(nodes):
+        model.graph.node.insert(position, node)
+    _retype(value, spec)
+    return True
+
+
+def fold_file(source: Path, target: Path, spec: PreprocessSpec, input_name: str | None = None) -> Folding:
+    """`fold_preprocess` from file to file. Labels and other metadata stay; where the file comes from is added.
+
+    External data files are linked or copied beside the target when that lies in another folder.
+
+    Raises:
+        ModelError: the source is damaged, or does not fit the spec.
+    """
+    model = load_model(source)
+    if not fold_preprocess(model, spec, input_name):
+        info = input_info(image_input(model, input_name))
+        return Folding(source, spec_for_uint8(info, spec), folded=False, message=f"nothing to fold: it takes {info}")
+    set_metadata(model, folded_metadata(spec) | source_metadata(source, model))
+    bring_external_files(model, source.parent, target.parent)
+    save_model(model, target)
+    takes = input_info(image_input(model, input_name))
+    return Folding(
+        target, folded_spec(spec), folded=True, message=f"normalisation moved into the graph: it takes {takes}"
+    )
+
+
+def folded_metadata(spec: PreprocessSpec) -> dict[str, str]:
+    """The metadata of a model that was folded with `spec`."""
+    return {
+        FOLDED_KEY: spec.model_dump_json(include=_FOLDED),
+        PREPROCESS_KEY: folded_spec(spec).model_dump_json(),
+    }
+
+
+def spec_for_uint8(info: TensorInfo, spec: PreprocessSpec) -> PreprocessSpec:
+    """The preprocess block for a model that takes uint8 by itself: the layout follows where its channels are."""
+    channels = spec.num_channels
+    last = len(info.shape) == IMAGE_RANK and info.shape[3] == channels and info.shape[1] != channels
+    return spec.model_copy(update={"dtype": "uint8", "layout": "nhwc" if last else "nchw"})
+
+
+def _check_graph(model: onnx.ModelProto, name: str) -> None:
+    opset = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), _OLDEST_OPSET)
+    if opset < _OLDEST_OPSET:
+        raise ModelError(
+            f"the model's opset is {opset}; ONNX Runtime runs {_OLDEST_OPSET} and later",
+            key="model.path",
+            hint="export it again, or convert it with onnx.version_converter",
+        )
+    if any(output.name == name for output in model.graph.output):
+        raise ModelError(
+            f"the model gives its input {name!r} as an output, so the input cannot change", key="model.path"
+        )
+
+
+def _fresh_names(model: onnx.ModelProto, name: str) -> Iterator[str]:
+    """Tensor names that the model does not use."""
+    every = list(graphs(model.graph))
+    taken = {output for graph in every for node in graph.node for output in node.output}
+    taken |= {tensor.name for graph in every for tensor in graph.initializer}
+    number = 0
+    while True:
+        candidate = f"{name}_sparkinfer_{number}"
+        if candidate not in taken:
+            yield candidate
+        number += 1
+
+
+def _normalising_nodes(spec: PreprocessSpec, image: str, names: Iterator[str]) -> list[onnx.NodeProto]:
+    """From uint8 NHWC to what the model took before. Weights are Constant nodes, which graphs of every age allow."""
+    nodes: list[onnx.NodeProto] = []
+
+    def add(kind: str, *inputs: str, **attributes: Any) -> str:
+        output = next(names)
+        nodes.append(helper.make_node(kind, list(inputs), [output], name=f"{output}_{kind}", **attributes))
+        return output
+
+    def constant(values: object, dtype: type[np.generic]) -> str:
+        return add("Constant", value=numpy_helper.from_array(np.asarray(values, dtype)))
+
+    channels_first = spec.layout == "nchw"
+    scale, shift = _scale_and_shift(spec)
+    if channels_first:
+        image = add("Transpose", image, perm=list(_TO_NCHW))
+    if spec.channels == "bgr":
+        image = add("Gather", image, constant([2, 1, 0], np.int64), axis=1 if channels_first else 3)
+    image = add("Cast", image, to=TensorProto.FLOAT)
+    image = add("Mul", image, constant(scale, np.float32))
+    image = add("Add", image, constant(shift, np.float32))
+    if spec.dtype == "float16":
+        add("Cast", image, to=TensorProto.FLOAT16)
+    return nodes
+
+
+def _scale_and_shift(spec: PreprocessSpec) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """What `(sample * rescale - mean) / std` multiplies and adds, per channel, in the shape of `spec.layout`."""
+    channels = spec.num_channels
+    mean, std = (np.broadcast_to(np.asarray(values, np.float64), channels) for values in (spec.mean, spec.std))
+    shape = (channels, 1, 1) if spec.layout == "nchw" else (channels,)
+    return (spec.rescale / std).reshape(shape), (-mean / std).reshape(shape)
+
+
+def _rename_uses(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for inner in graphs(graph):
+        for node in inner.node:
+            for position, name in enumerate(node.input):
+                if name == old:
+                    node.input[position] = new
+
+
+def _retype(value: onnx.ValueInfoProto, spec: PreprocessSpec) -> None:
+    """Declares the input as uint8 [batch, height, width, channels]; named and fixed dimensions stay what they are."""
+    tensor = value.type.tensor_type
+    dims = [type(dim).FromString(dim.SerializeToString()) for dim in tensor.shape.dim]
+    if not tensor.HasField("shape"):
+        dims = [onnx.TensorShapeProto.Dimension() for _ in range(IMAGE_RANK)]
+    elif spec.layout == "nchw":
+        dims = [dims[axis] for axis in _TO_NHWC]
+    dims[3].dim_value = spec.num_channels
+    tensor.elem_type = TensorProto.UINT8
+    del tensor.shape.dim[:]
+    tensor.shape.dim.extend(dims)
