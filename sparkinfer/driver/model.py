@@ -22,7 +22,7 @@ from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.registry import detect_format
 from sparkinfer.core.spec import BatchSpec
 from sparkinfer.driver.config import validated
-from sparkinfer.driver.inspect import inspect
+from sparkinfer.driver.inspect import Inspection, inspect
 from sparkinfer.driver.labels import check_labels, parse_labels
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
@@ -147,21 +147,33 @@ def _inspect(model: Model) -> Inspected:
     if spec.format == "auto":
         with path.open("rb") as file:
             spec = spec.model_copy(update={"format": detect_format(spec.path, file.read(4096), arch=spec.arch)})
-    fold_to = _scratch() / f"folded{path.suffix}" if spec.fold else None
-    signature, preprocess, folding = inspect(str(path), spec, model.preprocess, model.postprocess, fold_to=fold_to)
+    digest = _digest(path)
+    signature, preprocess, folding = _ask(path, digest, spec, model)
     labels = signature.labels
     name = spec.labels or spec.path
     if spec.labels:
         labels = parse_labels(_localise(spec.labels, "model.labels").read_text("utf-8"), spec.labels)
     if labels is not None:
         check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
-    digest = _digest(path)
     inside = None
     if folding is not None:
         preprocess, inside, path = folding.preprocess, folding.inside, Path(folding.path)
     travels = digest if folding is None or inside else _digest(path)
     artifact = Artifact(digest=travels, size=path.stat().st_size, suffix=path.suffix)
     return Inspected(spec, preprocess, inside, path, digest, artifact, signature, labels)
+
+
+_asked: dict[tuple[str, ...], Inspection] = {}
+
+
+def _ask(path: Path, digest: str, spec: ModelSpec, model: Model) -> Inspection:
+    """`inspect`, once per process for the same bytes and blocks: the next job of a session need not wait for it."""
+    blocks = (spec, model.preprocess, model.postprocess)
+    key = (digest, *(block.model_dump_json(exclude={"labels", "name", "version"}) for block in blocks))
+    if key not in _asked:
+        fold_to = _scratch() / f"folded{path.suffix}" if spec.fold else None
+        _asked[key] = inspect(str(path), *blocks, fold_to=fold_to)
+    return _asked[key]
 
 
 def _localise(uri: str, key: str) -> Path:

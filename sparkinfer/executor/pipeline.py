@@ -1,8 +1,9 @@
 """Decoding, inference and the exchange with Spark at the same time. Executor side.
 
 The thread that Spark calls reads input and hands results back; decoder threads fill the slots of the next batches;
-one model thread runs the batches in order. Pillow, numpy and the runtimes release the interpreter's lock while they
-work. With one thread and no accelerator there is nothing to overlap, and everything runs in the calling thread.
+one model thread (two on a GPU, where one uploads) runs the batches in order. Pillow, numpy and the runtimes release
+the interpreter's lock while they work. With one core and no accelerator there is nothing to overlap, and everything
+runs in the calling thread.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class Pipeline:
     Args:
         factory: makes and fills batches.
         batch_size: capacity of the next batch; asked anew for each.
-        infer: settles all rows of a batch; called for one batch at a time, in order.
+        infer: settles all rows of a batch; called in order, by `models` threads.
         decoders: decoder threads; 0 runs everything in the calling thread.
+        models: model threads.
     """
 
     def __init__(
@@ -40,11 +42,13 @@ class Pipeline:
         batch_size: Callable[[], int],
         infer: Callable[[ModelBatch], None],
         decoders: int,
+        models: int = 1,
     ) -> None:
         self._factory = factory
         self._batch_size = batch_size
         self._infer = infer
         self._decoders = decoders
+        self._models = models
 
     def run(self, chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         """Gives every chunk back, settled, in input order."""
@@ -52,7 +56,7 @@ class Pipeline:
             yield from self._run(chunks, _Inline(), _Inline())
             return
         decoders = ThreadPoolExecutor(self._decoders, "sparkinfer-decode")
-        model = ThreadPoolExecutor(1, "sparkinfer-model")
+        model = ThreadPoolExecutor(self._models, "sparkinfer-model")
         try:
             yield from self._run(chunks, decoders, model)
         finally:
@@ -78,7 +82,7 @@ class Pipeline:
                 if batch.full:
                     in_model.append(model.submit(self._finish, batch, filling))
                     batch = None
-                    if len(in_model) > BATCHES_IN_FLIGHT:
+                    if len(in_model) > BATCHES_IN_FLIGHT + self._models - 1:
                         in_model.popleft().result()
             while in_model and in_model[0].done():
                 in_model.popleft().result()

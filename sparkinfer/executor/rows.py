@@ -7,6 +7,7 @@ as a prediction or as an error, in the order it came.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +62,7 @@ class Chunk:
         self.pending: int = batch.num_rows
         self._content: pa.Array | None = batch.column(content)
         self._keys = [(name, batch.column(name)) for name in keys]
+        self._lock = Lock()
         self._errors: dict[int, RowError] = {}
         self._class_idx: NDArray[np.int32] | None = None
         self._confidence: NDArray[np.float32] | None = None
@@ -76,12 +78,17 @@ class Chunk:
             yield None if buffer is None else memoryview(buffer)
 
     def fail(self, row: int, error: RowError) -> None:
-        """Settles a row as failed."""
-        self._errors[row] = error
-        self.pending -= 1
+        """Settles a row as failed. Any thread."""
+        with self._lock:
+            self._errors[row] = error
+            self.pending -= 1
 
     def succeed(self, rows: list[int], top: TopK, embedding: NDArray[np.float32] | None) -> None:
-        """Settles rows with their predictions: `top` and `embedding` have one line for each of `rows`."""
+        """Settles rows with their predictions: `top` and `embedding` have one line for each of `rows`. Any thread."""
+        with self._lock:
+            self._succeed(rows, top, embedding)
+
+    def _succeed(self, rows: list[int], top: TopK, embedding: NDArray[np.float32] | None) -> None:
         if self._class_idx is None or self._confidence is None:
             k = top.class_idx.shape[1]
             self._class_idx = np.zeros((self.num_rows, k), np.int32)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from threading import Lock
 
 import pyarrow as pa
 
@@ -52,6 +53,8 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.R
         batch_size=lambda: model.batch_size,
         infer=model.run,
         decoders=_decoders(plan, device),
+        # On a GPU the next batch is uploaded while one is computed.
+        models=1 if device.kind == "cpu" else 2,
     )
     chunks = (Chunk(batch, plan.content, plan.keys) for batch in batches if batch.num_rows)
     for chunk in pipeline.run(chunks):
@@ -65,6 +68,7 @@ class _LazyModel:
         self._plan = plan
         self._device = device
         self._batch_size = BatchSize(plan.batch.size, on_cpu=device.kind == "cpu")
+        self._opening = Lock()
         self._predictor: Predictor | None = None
 
     @property
@@ -76,11 +80,15 @@ class _LazyModel:
         """Settles every row of a batch."""
         batch.settle_failures()
         for inputs, rows in batch.groups():
+            self._open().run(inputs, rows)
+
+    def _open(self) -> Predictor:
+        with self._opening:
             if self._predictor is None:
                 runtime = open_runtime(self._plan, self._device)
                 self._batch_size.probe(runtime)
                 self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size)
-            self._predictor.run(inputs, rows)
+            return self._predictor
 
 
 def open_runtime(plan: TaskPlan, device: Device) -> Runtime:

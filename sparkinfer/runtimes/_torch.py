@@ -9,13 +9,15 @@ import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
 
 import torch
 
 from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
 from sparkinfer.core.model_spec import Signature, TensorInfo
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.protocols import Device, Folding, LoadRequest, Outputs, Runtime
+from sparkinfer.core.protocols import Device, DeviceMemory, Folding, LoadRequest, Outputs, Runtime
 from sparkinfer.runtimes._batches import SCORES_RANK, Array, as_embedding, as_scores, given_input, zero_batch
 
 __all__ = ["TorchRuntime", "choose_scores", "is_out_of_memory"]
@@ -44,6 +46,8 @@ class TorchRuntime(Runtime):
         """Opens the module on its device and tries it with two zero images."""
         self._request = request
         self._device = _torch_device(request.device)
+        self._computing = Lock()
+        self._copies = _new_stream(self._device)
         torch.set_num_threads(request.threads)
         try:
             module = self._open(request, self._device)
@@ -63,10 +67,10 @@ class TorchRuntime(Runtime):
 
     def infer(self, batch: Array) -> Outputs:
         """Runs one batch without gradients."""
-        # A copy, because a model may work in place on its input.
-        tensor = torch.tensor(batch, device=self._device)
         try:
-            with torch.inference_mode(), self._autocast():
+            tensor = self._upload(batch)
+            # Outside the lock another thread may upload the next batch meanwhile.
+            with self._computing, torch.inference_mode(), self._autocast():
                 scores, embedding = self._select(self._module(tensor))
                 host_scores = scores.float().cpu().numpy()
                 host_embedding = None if embedding is None else embedding.float().cpu().numpy()
@@ -77,6 +81,36 @@ class TorchRuntime(Runtime):
             scores=as_scores(host_scores, rows, self._request.model.output or "scores"),
             embedding=None if host_embedding is None else as_embedding(host_embedding, rows, self._embedding_name),
         )
+
+    def _upload(self, batch: Array) -> torch.Tensor:
+        """A copy of the batch on the device; on the CPU too, because a model may work in place on its input.
+
+        On a GPU through pinned memory and a stream of its own, so that it does not wait for what is being computed.
+        """
+        if self._copies is None:
+            return torch.tensor(batch)
+        source = torch.from_numpy(batch) if batch.flags.writeable else torch.tensor(batch)
+        pinned = torch.empty_like(source, pin_memory=True).copy_(source)
+        compute = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._copies):
+            tensor = pinned.to(self._device, non_blocking=True)
+        compute.wait_stream(self._copies)
+        tensor.record_stream(compute)
+        return tensor
+
+    def measure_memory(self, rows: int) -> DeviceMemory | None:
+        """Peak memory of one batch of zeros over its rows; what other processes hold counts as taken."""
+        if self._device.type != "cuda":
+            return None
+        batch = zero_batch(self._request.preprocess, rows=rows)
+        self.infer(batch)  # workspaces that stay are no cost of an image
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_allocated(self._device)
+        self.infer(batch)
+        peak = torch.cuda.max_memory_allocated(self._device) - before
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info(self._device)
+        return DeviceMemory(free_bytes=free, bytes_per_image=peak / rows)
 
     def signature(self) -> Signature:
         """As the trial at load found it."""
@@ -130,6 +164,11 @@ class TorchRuntime(Runtime):
                 dtype = str(weight.dtype).removeprefix("torch.")
                 return f"{dtype}[?, {weight.shape[1]}, ?, ?] (its first convolution, {name.rpartition('.')[0]})"
         return "another input"
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream | None:
+    make: Any = torch.cuda.Stream
+    return make(device) if device.type == "cuda" else None
 
 
 class _Normalised(torch.nn.Module):
