@@ -13,8 +13,9 @@ STAMP := $(VENV)/installed-$(shell { pwd; cat pyproject.toml constraints.txt; } 
 SPARK := deploy/with_spark.sh $(VENV)
 SUBMIT := $(SPARK) $(BIN)/spark-submit --properties-file conf/spark-defaults.local.conf
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
-.PHONY: help venv java model demo test check fmt readme clean
+.PHONY: help venv java model demo test bench check fmt readme clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -36,6 +37,9 @@ demo: java model ## classify real photographs with spark-submit, then ask SQL
 
 test: java model ## run all tests (PYTEST_ARGS="-k name" for some)
 	@$(SPARK) $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: java model ## measure against Ray Data, Daft and stock Spark (BENCH_ARGS="--rows 10000")
+	@tests/benchmarks/run.sh $(BENCH_ARGS)
 
 # lint-imports without its cache: that keeps an answer about a file whose neighbours have changed.
 check: $(STAMP) ## lint, format, types, import contracts, README reference

@@ -30,7 +30,8 @@ def to_arrow(frame: DataFrame) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     rows: Any = frame
-    return pa.Table.from_batches(rows._collect_as_arrow(), to_arrow_schema(frame.schema))  # noqa: SLF001 - 3.5
+    batches = rows._collect_as_arrow()  # noqa: SLF001 - what toPandas uses in 3.5
+    return pa.Table.from_batches(batches) if batches else to_arrow_schema(frame.schema).empty_table()
 
 
 def column(name: str) -> Column:

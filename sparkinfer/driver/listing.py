@@ -25,6 +25,7 @@ __all__ = [
     "FileSystems",
     "Status",
     "copy_to_local",
+    "file_name_charset",
     "hadoop_path",
     "is_missing",
     "java_reason",
@@ -187,6 +188,11 @@ def refusal(spark: SparkSession, fs: Any, path: str) -> str | None:
         if _java_class(error) == "AccessControlException":
             return "permission denied"
     return None
+
+
+def file_name_charset(spark: SparkSession) -> str:
+    """In what Java reads names of local files: from the locale it was started in, and no setting changes it."""
+    return str(_jvm(spark).java.lang.System.getProperty("sun.jnu.encoding"))
 
 
 class FileSystems:

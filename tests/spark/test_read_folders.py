@@ -7,9 +7,11 @@ import logging
 import numpy as np
 import pytest
 
-from sparkinfer.core.errors import SourceError
+from sparkinfer.core.errors import SourceError, UserError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import SourceSpec
+from sparkinfer.driver import files
+from sparkinfer.driver.listing import write_text
 from sparkinfer.driver.read import finish, read_images, read_source
 from sparkinfer.driver.shard import shard
 from tests.spark.inputs import STAMPS, measured, outcome, table_of
@@ -214,6 +216,16 @@ def test_read_images_is_a_dataframe_of_every_file(spark, photos):
         read_images(spark, [f"{photos}/deep"], recursive=False)
 
 
+def test_a_java_without_utf8_is_told_how_to_get_it(spark, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "file_name_charset", lambda _: "ANSI_X3.4-1968")
+    (tmp_path / "list.txt").write_text(f"{photos}/фото.jpg\n")
+    for source in ({"images": str(photos)}, {"paths": str(tmp_path / "list.txt")}):
+        with pytest.raises(SourceError, match="file names need UTF-8") as caught:
+            read_source(spark, SourceSpec(**source))
+        assert "LC_ALL=C.UTF-8" in caught.value.hint
+    assert len(table_of(spark, images=f"{photos}/a b.jpg")[0]) == 1
+
+
 def test_the_session_is_left_as_it_was(spark, photos):
     before = spark.sql("SET").collect()
     table_of(spark, images=str(photos), where="length > 1", sample=0.9)
@@ -230,3 +242,22 @@ def test_many_files(spark, tmp_path):
     found = {int(row.path.rsplit("/", 1)[-1][:-4]): row.predicted_class_idx for row in rows}
     assert found == dict(enumerate(sizes.tolist()))
     assert source.mean_bytes == pytest.approx(sizes.mean())
+
+
+@pytest.mark.parametrize("mode", ["auto", "none"])
+def test_the_model_never_runs_inside_a_broadcast(spark, photos, mode):
+    """Spark would broadcast a side that it takes for small, under a time-out of five minutes."""
+    source = read_source(spark, SourceSpec(images=str(photos)))
+    sharding = shard(spark, source, mode, 2)
+    plan = finish(source, measured(sharding.content, source), STAMPS)._jdf.queryExecution().executedPlan().toString()
+    assert "SortMergeJoin" in plan
+    assert "BroadcastExchange" not in plan
+
+
+def test_a_text_file_is_written_and_replaced(spark, tmp_path):
+    target = tmp_path / "new folder" / "report 100%.json"
+    for text in ("{}", '{"größe": "1 µm"}\n'):
+        write_text(spark, str(target), text)
+        assert target.read_text("utf-8") == text
+    with pytest.raises(UserError, match="cannot be written"):
+        write_text(spark, str(target / "inside a file"), "")

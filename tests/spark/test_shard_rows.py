@@ -100,9 +100,9 @@ def test_many_small_tasks_are_joined_without_moving_rows(spark, tmp_path):
     with splits_of(spark, 700):
         sharding, rows, _ = sharded(spark, tmp_path, "auto", 2)
         plan = sharding.content._jdf.queryExecution().executedPlan().toString()
-    assert "joined into 3 tasks" in sharding.reason
+    assert "joined into 2 tasks" in sharding.reason
     assert "Exchange" not in plan
-    assert sharding.partitions == len(rows) == 3
+    assert sharding.partitions == len(rows) == 2
     assert rows.sum() == 40
     assert rows.max() <= 1.2 * rows.mean()
 

@@ -1,0 +1,88 @@
+"""Who takes part, and how each was tuned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["CONTESTANTS", "OURS", "REFERENCE", "Contestant"]
+
+OURS = "sparkinfer"
+REFERENCE = "bare-loop"
+"""Its output is what the others' outputs are compared with."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One engine.
+
+    Attributes:
+        name: for `--only`, tables and file names.
+        title: what it is.
+        module: under `tests.benchmarks.contestants`.
+        tuning: how it departs from its documentation's example, and why.
+        goal: sparkinfer's images/s in a warm job should be at least so many times this one's.
+        own_environment: runs in sparkinfer's environment instead of the peers'.
+    """
+
+    name: str
+    title: str
+    module: str
+    tuning: str
+    goal: float | None
+    own_environment: bool = False
+
+    def command(self, peers: Path, own: Path, job: Path) -> list[str]:
+        """Its command line, given both environments' `python`."""
+        python = own if self.own_environment else peers
+        return [str(python), "-m", f"tests.benchmarks.contestants.{self.module}", str(job)]
+
+
+CONTESTANTS = (
+    Contestant(
+        REFERENCE,
+        "bare loop (multiprocessing)",
+        "bare_loop",
+        "one process per core, row groups handed out as processes come free",
+        0.95,
+    ),
+    Contestant(
+        "daft",
+        "Daft",
+        "daft_udf",
+        "class UDF with a batch method, one process per core (`use_process`, `max_concurrency`)",
+        1.15,
+    ),
+    Contestant(
+        "ray-data",
+        "Ray Data",
+        "ray_data",
+        "fixed pool of one actor per core; one logical CPU more than cores, so that reading and writing need not wait "
+        "for the actors; 8 blocks per actor, for which Parquet needs the older reader (`use_datasource_v2` off: the "
+        "newer one puts a small data set into one block, which keeps one actor busy)",
+        3.0,
+    ),
+    Contestant(
+        "spark-batch-udf",
+        "stock Spark, predict_batch_udf",
+        "spark_batch_udf",
+        "decoding inside make_predict_fn (tensors as columns are far slower); 64 rows an Arrow batch",
+        None,
+    ),
+    Contestant(
+        "spark-pandas-udf",
+        "stock Spark, iterator pandas UDF",
+        "spark_pandas_udf",
+        "as published: TorchScript by broadcast, torchvision transforms, DataLoader; one thread per task, no loader "
+        "processes, 64 rows an Arrow batch",
+        5.0,
+    ),
+    Contestant(
+        OURS,
+        "sparkinfer",
+        "sparkinfer_job",
+        "none: a job's defaults",
+        None,
+        own_environment=True,
+    ),
+)
