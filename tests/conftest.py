@@ -26,6 +26,7 @@ def spark(tmp_path_factory):
     # Read when the JVM starts: `spark.pyspark.python` comes too late for a session made in Python.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.pop("HADOOP_CONF_DIR", None)
+    os.environ["LC_ALL"] = "C.UTF-8"  # Java opens names of the locale's characters only
     place = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

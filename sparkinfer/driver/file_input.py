@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType
 
 from sparkinfer.core.errors import ErrorCode, SourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver.files import Listing, list_files
+from sparkinfer.driver.files import Listing, check_names, list_files
 from sparkinfer.driver.frames import column, local_frame, to_arrow
 from sparkinfer.driver.inputs import CODE, MESSAGE, RAW, READ, FileSet, Input
 from sparkinfer.driver.path_table import look_up, open_path_table
@@ -99,6 +99,7 @@ def read_path_table(spark: SparkSession, source: SourceSpec) -> Input:
         raise SourceError(f"no rows in {source.locations[0]}", key=key, hint="or `where` and `sample` leave none")
     distinct = pc.unique(paths.drop_null())
     table = look_up(spark, distinct.to_pylist())
+    check_names(spark, table["path"], key)
     is_plain = len(distinct) == len(paths) and len(keys) == 1
     named = pa.table({keys[0] if is_plain else RAW: distinct, READ: table["path"]})
     return _file_input(spark, source, keys, table, named, rows=None if is_plain else rows)

@@ -24,6 +24,7 @@ from sparkinfer.driver import local_files
 from sparkinfer.driver.listing import (
     JAVA_ERRORS,
     Status,
+    file_name_charset,
     hadoop_path,
     is_missing,
     java_reason,
@@ -34,7 +35,7 @@ from sparkinfer.driver.listing import (
 from sparkinfer.driver.local_files import FileRow
 from sparkinfer.driver.paths import has_glob, is_hidden
 
-__all__ = ["LISTING_SCHEMA", "THREADS", "Listing", "list_files", "listing_table"]
+__all__ = ["LISTING_SCHEMA", "THREADS", "Listing", "check_names", "list_files", "listing_table"]
 
 LISTING_SCHEMA = pa.schema(
     [
@@ -90,7 +91,25 @@ def list_files(spark: SparkSession, locations: Iterable[str], *, key: str, recur
             # Hadoop's globs stop at a name with a colon.
             hint = "name the folder instead of a glob" if has_glob(location) else None
             raise SourceError(f"{location!r} cannot be listed: {java_reason(error)}", key=key, hint=hint) from error
-    return Listing(_each_once(pa.concat_tables(tables), left_out), left_out)
+    table = _each_once(pa.concat_tables(tables), left_out)
+    check_names(spark, table["path"], key)
+    return Listing(table, left_out)
+
+
+def check_names(spark: SparkSession, paths: pa.ChunkedArray, key: str) -> None:
+    """Refuses names of local files that Java cannot open for want of a locale.
+
+    Raises:
+        SourceError: says how to start Java.
+    """
+    local = pc.starts_with(paths, local_files.PREFIX + "/")
+    odd = pc.sum(pc.and_(local, pc.invert(pc.string_is_ascii(paths)))).as_py()
+    if odd and (charset := file_name_charset(spark)).upper() not in {"UTF-8", "UTF8"}:
+        raise SourceError(
+            f"{odd:,} file names need UTF-8, but Java was started in a locale of {charset} and cannot open them",
+            key=key,
+            hint="export LC_ALL=C.UTF-8 before spark-submit; on a cluster also spark.executorEnv.LC_ALL=C.UTF-8",
+        )
 
 
 def listing_table(rows: Iterable[FileRow]) -> pa.Table:
