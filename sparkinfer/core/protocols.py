@@ -53,11 +53,11 @@ class LoadRequest:
 
 @dataclass(frozen=True)
 class Folding:
-    """A model that takes uint8 images [batch, height, width, channels] and normalises for itself.
+    """A model ready to travel; folded, it takes uint8 images [batch, height, width, channels] and normalises itself.
 
     Attributes:
         path: the file to send to the executors.
-        preprocess: what is left for the chain to do.
+        preprocess: what is left for the chain to do; all of it where nothing was folded.
         inside: for `LoadRequest.inside`, where the runtime normalises; None where the file itself does.
     """
 
@@ -120,6 +120,14 @@ class Runtime(ABC):
     @abstractmethod
     def signature(self) -> Signature:
         """What the loaded model says of itself: from its metadata, completed by running two zero images."""
+
+    def pack(self, path: str, target: str) -> str:  # noqa: ARG002
+        """One file that holds the whole model, since one file travels: `path` itself (the default), or a new `target`.
+
+        Raises:
+            ModelError: it does not fit into one file.
+        """
+        return path
 
     def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:  # noqa: ARG002
         """Moves normalisation behind the model's input: bytes travel to the device instead of floats.

@@ -31,11 +31,11 @@ _STDERR_LINES = 4
 
 
 class Inspection(NamedTuple):
-    """What a model says of itself; the preprocess block without a weights enum; the folded model, if there is one."""
+    """What a model says of itself; the preprocess block without a weights enum; what travels to the executors."""
 
     signature: Signature
     preprocess: PreprocessSpec
-    folding: Folding | None
+    folding: Folding
 
 
 def inspect(
@@ -44,7 +44,7 @@ def inspect(
     preprocess: PreprocessSpec,
     postprocess: PostprocessSpec,
     *,
-    fold_to: Path | None = None,
+    scratch: Path | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Inspection:
     """Opens a model on the CPU of this machine and checks it against the spec.
@@ -54,7 +54,7 @@ def inspect(
         spec: with its format resolved.
         preprocess: what the inputs will look like; a weights enum is resolved on the way.
         postprocess: names the embedding, if one is wanted.
-        fold_to: file to write a folded model to; None folds nothing.
+        scratch: folder for the file that travels, where it is not the model's own; None leaves everything as it is.
         timeout_seconds: for opening the model and running two images.
 
     Raises:
@@ -66,7 +66,7 @@ def inspect(
         "model": spec.model_dump(mode="json"),
         "preprocess": preprocess.model_dump(mode="json", exclude_unset=True),
         "embedding": postprocess.embedding,
-        "fold_to": fold_to and str(fold_to),
+        "scratch": scratch and str(scratch),
     }
     answer = _ask(request, spec, timeout_seconds)
     if "error" in answer:
@@ -75,8 +75,7 @@ def inspect(
     return Inspection(
         Signature.model_validate(answer["signature"]),
         PreprocessSpec.model_validate(answer["preprocess"]),
-        folding
-        and Folding(
+        Folding(
             path=folding["path"],
             preprocess=PreprocessSpec.model_validate(folding["preprocess"]),
             inside=folding["inside"] and PreprocessSpec.model_validate(folding["inside"]),

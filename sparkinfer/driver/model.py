@@ -148,19 +148,23 @@ def _inspect(model: Model) -> Inspected:
         with path.open("rb") as file:
             spec = spec.model_copy(update={"format": detect_format(spec.path, file.read(4096), arch=spec.arch)})
     digest = _digest(path)
-    signature, preprocess, folding = _ask(path, digest, spec, model)
+    answer = _ask(path, digest, spec, model)
+    signature, folding = answer.signature, answer.folding
     labels = signature.labels
     name = spec.labels or spec.path
     if spec.labels:
         labels = parse_labels(_localise(spec.labels, "model.labels").read_text("utf-8"), spec.labels)
     if labels is not None:
         check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
-    inside = None
-    if folding is not None:
-        preprocess, inside, path = folding.preprocess, folding.inside, Path(folding.path)
-    travels = digest if folding is None or inside else _digest(path)
-    artifact = Artifact(digest=travels, size=path.stat().st_size, suffix=path.suffix)
-    return Inspected(spec, preprocess, inside, path, digest, artifact, signature, labels)
+    packed = _packed(answer)
+    digest = digest if packed is None else _digest(packed)
+    travels = Path(folding.path)
+    artifact = Artifact(
+        digest=digest if travels in {path, packed} else _digest(travels),
+        size=travels.stat().st_size,
+        suffix=path.suffix,
+    )
+    return Inspected(spec, folding.preprocess, folding.inside, travels, digest, artifact, signature, labels)
 
 
 _asked: dict[tuple[str, ...], Inspection] = {}
@@ -170,10 +174,18 @@ def _ask(path: Path, digest: str, spec: ModelSpec, model: Model) -> Inspection:
     """`inspect`, once per process for the same bytes and blocks: the next job of a session need not wait for it."""
     blocks = (spec, model.preprocess, model.postprocess)
     key = (digest, *(block.model_dump_json(exclude={"labels", "name", "version"}) for block in blocks))
-    if key not in _asked:
-        fold_to = _scratch() / f"folded{path.suffix}" if spec.fold else None
-        _asked[key] = inspect(str(path), *blocks, fold_to=fold_to)
-    return _asked[key]
+    if key in _asked:
+        return _asked[key]
+    answer = inspect(str(path), *blocks, scratch=_scratch())
+    if _packed(answer) is None:  # else weights in other files, which the digest does not know, belong to the model
+        _asked[key] = answer
+    return answer
+
+
+def _packed(answer: Inspection) -> Path | None:
+    """The file with weights that came from several."""
+    packed = Path(answer.folding.path).with_stem("packed")
+    return packed if packed.exists() else None
 
 
 def _localise(uri: str, key: str) -> Path:

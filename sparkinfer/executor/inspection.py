@@ -3,8 +3,8 @@
 The driver runs this in a process of its own (`driver.inspect`), so that no framework, and no native crash, enters the
 driver. It always runs on the CPU.
 
-Request: `path`, `model`, `preprocess` (only the keys that are set), `embedding`, `fold_to` (a file to write, or null).
-Answer: `signature`, `preprocess` and `folding`, or `error` with the fields of a `UserError`.
+Request: `path`, `model`, `preprocess` (only the keys that are set), `embedding`, `scratch` (a folder to
+write to, or null). Answer: `signature`, `preprocess` and `folding`, or `error` with the fields of a `UserError`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,15 +34,16 @@ _PRESETS = "sparkinfer.runtimes.torchvision_presets:recipe"
 """By name, as runtimes are: it imports torchvision."""
 
 
-def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, Folding | None]:
+def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, Folding]:
     """Loads the model on the CPU and runs it on zero images.
 
     Args:
         request: `path` of a local file; `model`, with its format resolved, and `preprocess` as plain data;
-            `embedding` and `fold_to`, or None.
+            `embedding` and `scratch`, or None.
 
     Returns:
-        The signature, the preprocess block with a weights enum resolved, and the folded model where there is one.
+        The signature, the preprocess block with a weights enum resolved, and what travels to the executors:
+        one file, with normalisation folded into it where `scratch`, the spec and the format allow.
 
     Raises:
         UserError: the model cannot be opened or does not fit the spec.
@@ -55,10 +57,15 @@ def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, F
     runtime.load(
         LoadRequest(path=request["path"], model=model, preprocess=preprocess, embedding=request.get("embedding"))
     )
-    folding = None
-    if request.get("fold_to") and preprocess.dtype != "uint8":
-        folding = _fold(runtime, request, model, preprocess)
-    return runtime.signature(), preprocess, folding
+    travels = Folding(path=request["path"], preprocess=preprocess)
+    if request.get("scratch"):
+        scratch = Path(request["scratch"])
+        packed = runtime.pack(request["path"], str(scratch / f"packed{Path(request['path']).suffix}"))
+        travels = Folding(path=packed, preprocess=preprocess)
+        if model.fold and preprocess.dtype != "uint8":
+            request = {**request, "path": packed, "fold_to": str(scratch / f"folded{Path(packed).suffix}")}
+            travels = _fold(runtime, request, model, preprocess) or travels
+    return runtime.signature(), preprocess, travels
 
 
 FOLDED_TOLERANCE = 1e-4
@@ -147,8 +154,7 @@ def main() -> None:
         answer = {
             "signature": signature.model_dump(mode="json"),
             "preprocess": _plain(preprocess),
-            "folding": folding
-            and {
+            "folding": {
                 "path": folding.path,
                 "preprocess": _plain(folding.preprocess),
                 "inside": folding.inside and _plain(folding.inside),

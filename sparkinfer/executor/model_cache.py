@@ -78,6 +78,11 @@ class ModelCache:
             entry.runtime = None
         return True
 
+    def keys(self) -> list[Hashable]:
+        """Of the models held now."""
+        with self._lock:
+            return list(self._entries)
+
     def _drop_oldest(self, newest: _Entry) -> None:
         total = sum(entry.size_bytes for entry in self._entries.values())
         for key, entry in list(self._entries.items()):
@@ -100,6 +105,12 @@ def get_runtime(key: Hashable, load: Callable[[], Runtime], size_bytes: int = 0)
 def evict(key: Hashable) -> bool:
     """`ModelCache.evict` on this process's cache."""
     return _cache.evict(key)
+
+
+def evict_all() -> None:
+    """Evicts every model of this process, which nobody may use any more."""
+    for key in _cache.keys():  # noqa: SIM118 - a list of its own
+        _cache.evict(key)
 
 
 def loads() -> int:

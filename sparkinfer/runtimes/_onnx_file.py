@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper
-from onnx.external_data_helper import uses_external_data
+from onnx.external_data_helper import load_external_data_for_model, uses_external_data
 
 from sparkinfer.core.errors import ModelError
 from sparkinfer.core.model_spec import TensorInfo
@@ -189,6 +189,20 @@ def bring_external_files(model: onnx.ModelProto, source: Path, target: Path) -> 
             os.link(source / name, there)
         except OSError:  # another file system
             shutil.copyfile(source / name, there)
+
+
+def embed_external_files(source: Path, target: Path) -> Path:
+    """The source itself when it holds all of its weights, else a new file with the weights of its external files.
+
+    Raises:
+        ModelError: together they are larger than one ONNX file can be (2 GB).
+    """
+    model = load_model(source)
+    if not external_files(model):
+        return source
+    load_external_data_for_model(model, str(source.parent))
+    save_model(model, target)
+    return target
 
 
 def external_files(model: onnx.ModelProto) -> set[str]:

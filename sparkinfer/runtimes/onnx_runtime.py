@@ -71,9 +71,15 @@ class OnnxRuntime(Runtime):
         self._output_names = [info.name for info in chosen]
         self._fixed_rows = self._input.shape[0]
 
+    def pack(self, path: str, target: str) -> str:
+        """Brings weights home that lie in external data files, as PyTorch's exporter leaves them."""
+        from sparkinfer.runtimes import _onnx_file  # needs the package onnx, which the executors do not
+
+        return str(_onnx_file.embed_external_files(Path(path), Path(target)))
+
     def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:
         """Writes a graph that normalises at its start."""
-        from sparkinfer.runtimes import _onnx_graph  # needs the package onnx, which the executors do not
+        from sparkinfer.runtimes import _onnx_graph
 
         folding = _onnx_graph.fold_file(Path(path), Path(target), preprocess, input_name)
         return Folding(path=str(folding.path), preprocess=folding.preprocess) if folding.folded else None
