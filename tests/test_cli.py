@@ -173,6 +173,7 @@ class TestModelInspect:
         image = TensorInfo(name="image", shape=(None, 3, 224, 224), dtype="float32")
         found = types.SimpleNamespace(
             spec=ModelSpec(path="m.onnx", format="onnx"),
+            digest="ab" * 32,
             artifact=Artifact(digest="ab" * 32, size=1234567, suffix=".onnx"),
             signature=Signature(input=image, scores=scores, num_classes=2),
             labels=labels,

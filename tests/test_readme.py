@@ -107,5 +107,7 @@ def test_make_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     assert targets is not None
-    answer = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    answer = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
     assert [line.split()[0] for line in answer.stdout.splitlines()] == targets[1].split()

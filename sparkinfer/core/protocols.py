@@ -39,6 +39,8 @@ class LoadRequest:
         embedding: which output fills the `embedding` column, if any.
         device: where to run; already checked to exist.
         threads: intra-op threads that this process may use on the CPU.
+        share: `path` lies in a private folder that all processes of this node open it from: what they can share may be
+            put beside it.
         inside: normalisation that the runtime must put before the model, which then gets uint8 NHWC; None: none.
     """
 
@@ -49,6 +51,7 @@ class LoadRequest:
     device: Device = Device()
     threads: int = 1
     inside: PreprocessSpec | None = None
+    share: bool = False
 
 
 @dataclass(frozen=True)

@@ -71,14 +71,15 @@ class Search:
 
 _FIRST = (
     Int8Settings(),
+    Int8Settings(layers_only=True),
     Int8Settings(calibration="entropy"),
     Int8Settings(calibration="percentile"),
     Int8Settings(activations="int8"),
     Int8Settings(reduce_range=True),
-    Int8Settings(layers_only=True),
 )
-"""The fastest kind first: everything quantised, from the plainest to the dearest calibration. Then what only some
-processors (int8 on ARM, 7-bit weights on x86 without VNNI) or architectures (transformers) need."""
+"""Everything quantised first, the fastest kind; then what transformers need (their softmax and normalisation layers
+lose most); then calibrations that take longer; then what suits other processors (int8 ARM, 7-bit weights x86 without
+VNNI)."""
 
 
 def search_int8(
@@ -92,14 +93,14 @@ def search_int8(
 ) -> Search:
     """Tries settings until one keeps enough answers.
 
-    First whole-model settings; then, with the best of these, the layers that suffer most stay in float, more and more
-    of them, up to half.
+    First whole-model settings; then, with the one of least error, the layers that suffer most stay in float, more and
+    more of them, up to half.
 
     Args:
         quantizer: made for the model.
         target: file for variants; holds the last one tried.
         judge: compares a variant with the original on images that were not calibrated on.
-        error: of a variant's scores, to rank layers by.
+        error: `Difference.error` of a variant, to rank layers by.
         min_agreement: share in [0, 1] that is enough.
         say: told about progress.
     """
@@ -118,7 +119,7 @@ def search_int8(
 
     if any(passes(settings) for settings in _FIRST):
         return search
-    _, best = max(tried, key=lambda pair: (pair[0].agreement, -pair[0].max_confidence_change))
+    _, best = min(tried, key=lambda pair: pair[0].error)
     say(f"ranking {len(quantizer.layers)} layers by what INT8 costs each of them")
     ranking = _ranking(quantizer, target, best, error)
     any(passes(Int8Settings(**{**asdict(best), "exclude": tuple(ranking[:count])})) for count in _counts(len(ranking)))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
@@ -52,6 +55,7 @@ class Variant:
         agreement: share of compared images in [0, 1] whose best class is the original's.
         max_confidence_change: largest change of any class's confidence on any compared image, in [0, 1].
         settings: how it was made.
+        options: `model.options` that it needs on a CPU.
     """
 
     name: str
@@ -61,6 +65,7 @@ class Variant:
     agreement: float
     max_confidence_change: float
     settings: str
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,7 @@ def open_runtime(plan: TaskPlan, device: Device) -> Runtime:
                 device=device,
                 threads=taskcontext.cpus(),
                 inside=plan.inside,
+                share=True,
             )
         )
         log.info("loaded %s (%s) on %s", plan.model.display_name, plan.artifact.digest[:12], device)

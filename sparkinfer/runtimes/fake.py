@@ -7,6 +7,7 @@ Executor side; nothing pickles. Its model file is one JSON object; every key but
                            fixes the batch dimension; without it, whatever preprocess gives
     labels                 list of class labels
     latency_s              seconds that one batch takes on the simulated accelerator, which runs one batch at a time
+    blind                  true: does not look at the pixels, every score is 0; an accelerator costs no CPU time
     accelerator            path of a lock file: processes that name the same one share the accelerator
     memory_limit_images    a batch of more rows raises OutOfDeviceMemoryError
     fail_on, nan_on, crash_on   lists of numbers: a batch with an image whose mean is within 0.001 of one of them raises
@@ -61,6 +62,7 @@ class _FakeModel(BaseModel):
     input: _FakeInput | None = None
     labels: tuple[str, ...] | None = None
     latency_s: float = Field(0.0, ge=0)
+    blind: bool = False
     accelerator: str | None = None
     memory_limit_images: int | None = Field(None, ge=0)
     fail_on: tuple[float, ...] = ()
@@ -117,6 +119,8 @@ class FakeRuntime(Runtime):
         with self._one_batch_at_a_time():
             if model.latency_s:
                 time.sleep(model.latency_s)
+        if model.blind:
+            return np.zeros((len(batch), model.num_classes), np.float32), np.zeros((len(batch), 3), np.float32)
         means = _channel_means(batch, self._channel_axis)
         image_means = means.mean(axis=1)
         if _near(image_means, model.crash_on).any():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,11 @@ from sparkinfer.runtimes._batches import (
     zero_batch,
 )
 from sparkinfer.runtimes._onnx_labels import find_labels
+from sparkinfer.runtimes._onnx_share import SHARE_ABOVE_BYTES, make_shareable, open_shared, shared_name
 
 __all__ = ["OnnxRuntime"]
+
+log = logging.getLogger(__name__)
 
 _QUIET = 4
 """Log level "fatal": what goes wrong in a session is raised as well."""
@@ -143,6 +147,9 @@ def _open_session(request: LoadRequest) -> Any:
         options.add_session_config_entry(str(entry), str(value))
     complaint = _preload_cuda() if request.device.kind == "cuda" else ""
     providers = _providers(request)
+    shared = _open_shared(request, options) if request.share and providers == ["CPUExecutionProvider"] else None
+    if shared is not None:
+        return shared
     try:
         session = ort.InferenceSession(request.path, options, providers=providers, enable_fallback=0)
     except Exception as error:
@@ -151,6 +158,20 @@ def _open_session(request: LoadRequest) -> Any:
         if name not in session.get_providers():  # ONNX Runtime would go on without a word
             raise _no_provider(name, request.device, complaint or _driver_complaint())
     return session
+
+
+def _open_shared(request: LoadRequest, options: ort.SessionOptions) -> Any:
+    """The session on the node's shared copy of a large model; None where sharing is not worth it, or does not work."""
+    path = Path(request.path)
+    if path.stat().st_size < SHARE_ABOVE_BYTES:
+        return None
+    shared = path.with_name(shared_name(path.stem))
+    try:
+        make_shareable(path, shared, zero_batch(request.preprocess))
+        return open_shared(shared, options)
+    except Exception as error:  # noqa: BLE001 - the model itself is opened next, and says what is wrong with it
+        log.warning("this process opens its own copy of the model: %s", error)
+        return None
 
 
 _PROVIDERS = {

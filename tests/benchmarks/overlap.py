@@ -93,7 +93,7 @@ def decode_in_threads(contents: list[bytes], cores: int) -> None:
 
 def plan(latency: float, cores: int) -> TaskPlan:
     """The chain in front of the simulated accelerator."""
-    model = json.dumps({"num_classes": 3, "latency_s": latency}).encode()
+    model = json.dumps({"num_classes": 3, "latency_s": latency, "blind": True}).encode()
     return TaskPlan(
         model=ModelSpec(path="m.fake", format="fake"),
         preprocess=SPEC,

@@ -143,6 +143,102 @@ def test_names_that_are_taken():
     np.testing.assert_allclose(run(model, images()), normalised(images(), spec()), rtol=1e-5, atol=1e-6)
 
 
+PER_CHANNEL = np.array([0.5, -2, 3], np.float32)
+
+
+def beginning_with(layout, *steps, **model_options):
+    """The echo, with arithmetic on the image before it: (operator, constant, image first)."""
+    shape = ["n", 3, 5, 7] if layout == "nchw" else ["n", 5, 7, 3]
+    model = echo(shape, **model_options)
+    tensor = "input"
+    for number, (kind, constant, image_first) in enumerate(steps):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(constant, np.float32), f"c{number}"))
+        inputs = [tensor, f"c{number}"] if image_first else [f"c{number}", tensor]
+        tensor = f"step{number}"
+        model.graph.node.insert(number, helper.make_node(kind, inputs, [tensor]))
+    model.graph.node[len(steps)].input[0] = tensor
+    return model
+
+
+def applied(values, *steps):
+    arithmetic = {"Mul": np.multiply, "Add": np.add, "Sub": np.subtract, "Div": np.divide}
+    for kind, constant, image_first in steps:
+        wide = np.asarray(constant, np.float64)
+        values = arithmetic[kind](values, wide) if image_first else arithmetic[kind](wide, values)
+    return values
+
+
+def kinds(model):
+    return [node.op_type for node in model.graph.node if node.op_type != "Constant"]
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_a_normalisation_that_the_model_begins_with_is_taken_in(layout):
+    shape = (3, 1, 1) if layout == "nchw" else (3,)
+    steps = [
+        ("Mul", PER_CHANNEL.reshape(shape), True),
+        ("Add", PER_CHANNEL.reshape(1, *shape) if layout == "nchw" else PER_CHANNEL, False),
+        ("Sub", 0.25, True),
+        ("Sub", [1.5], False),
+        ("Div", PER_CHANNEL.reshape(shape), True),
+    ]
+    model = beginning_with(layout, *steps)
+    given = spec(layout=layout)
+    assert fold_preprocess(model, given)
+    onnx.checker.check_model(model, full_check=True)
+    assert kinds(model) == [*(["Transpose"] if layout == "nchw" else []), "Cast", "Mul", "Add", "Neg", "Neg"]
+    assert not model.graph.initializer
+    truth = applied(normalised(images(), given), *steps)
+    np.testing.assert_allclose(run(model, images()), truth, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("Div", 2.0, False),
+        ("Div", [[[1.0]], [[0.0]], [[2.0]]], True),
+        ("Mul", np.arange(1.0, 36).reshape(5, 7), True),
+        ("Add", np.ones((1, 1, 1, 1, 1)), True),
+        ("Pow", 2.0, True),
+    ],
+    ids=["constant over image", "by zero", "per pixel", "rank 5", "another operator"],
+)
+def test_other_arithmetic_stays_where_it_is(step):
+    model = beginning_with("nchw", step)
+    assert fold_preprocess(model, spec())
+    assert step[0] in kinds(model)[4:]
+    if step[0] == "Pow":
+        truth = normalised(images(), spec()) ** 2
+    else:
+        with np.errstate(divide="ignore"):
+            truth = applied(normalised(images(), spec()), step)
+    np.testing.assert_allclose(run(model, images()), truth, rtol=1e-4, atol=1e-5)
+
+
+def test_arithmetic_that_is_an_output_stays():
+    model = beginning_with("nchw", ("Mul", 2.0, True))
+    model.graph.output.append(helper.make_tensor_value_info("step0", TensorProto.FLOAT, ["a", "b", "c", "d"]))
+    assert fold_preprocess(model, spec())
+    assert kinds(model) == ["Transpose", "Cast", "Mul", "Add", "Mul", "Neg", "Neg"]
+    np.testing.assert_allclose(run(model, images()), 2 * normalised(images(), spec()), rtol=1e-5, atol=1e-5)
+
+
+def test_arithmetic_that_several_nodes_take():
+    model = beginning_with("nchw", ("Mul", 2.0, True), ("Add", 1.0, True))
+    model.graph.node[-1].CopyFrom(helper.make_node("Sub", ["minus", "step0"], ["output"]))
+    assert fold_preprocess(model, spec())
+    assert kinds(model) == ["Transpose", "Cast", "Mul", "Add", "Add", "Neg", "Sub"]
+    truth = 2 * normalised(images(), spec())
+    np.testing.assert_allclose(run(model, images()), -(truth + 1) - truth, rtol=1e-5, atol=1e-5)
+
+
+def test_a_constant_that_a_caller_may_replace_stays():
+    model = beginning_with("nchw", ("Mul", 2.0, True))
+    model.graph.input.append(helper.make_tensor_value_info("c0", TensorProto.FLOAT, []))
+    assert fold_preprocess(model, spec(), "input")
+    assert kinds(model) == ["Transpose", "Cast", "Mul", "Add", "Mul", "Neg", "Neg"]
+
+
 def test_the_named_input_of_several():
     model = echo(["n", 3, 5, 7])
     model.graph.input.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1]))
