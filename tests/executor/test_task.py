@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,15 +37,22 @@ def test_embedding_when_asked_for(tmp_path: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
-@given(sizes=st.lists(st.integers(0, 9), max_size=6), bad=st.sets(st.integers(0, 40)), size=st.integers(1, 7))
-def test_every_row_comes_out_once_and_in_order(tmp_path: Path, sizes: list[int], bad: set[int], size: int) -> None:
+@given(
+    sizes=st.lists(st.integers(0, 9), max_size=6),
+    bad=st.sets(st.integers(0, 40)),
+    size=st.integers(1, 7),
+    cores=st.sampled_from([1, 3]),
+)
+def test_every_row_comes_out_once_and_in_order(
+    tmp_path: Path, sizes: list[int], bad: set[int], size: int, cores: int
+) -> None:
     colours = [(50 + i, 0, 0) for i in range(sum(sizes))]
     contents = [b"not an image" if i in bad else png_of(*c) for i, c in enumerate(colours)]
     batches, first = [], 0
     for n in sizes:
         batches.append(batch(*contents[first : first + n], first=first))
         first += n
-    rows = run(fake_plan(tmp_path, size=size), *batches)
+    rows = run(fake_plan(tmp_path, size=size, cores=cores), *batches)
     assert [r["path"] for r in rows] == [f"p{i}" for i in range(len(contents))]
     for i, row in enumerate(rows):
         assert row["confidence"] == (None if i in bad else 50 + i)
@@ -156,3 +164,27 @@ def test_keys_of_any_type_pass_through(tmp_path: Path) -> None:
     assert out.column("tags").to_pylist() == [["x"], None]
     assert out.schema.field("at").type == pa.timestamp("us", tz="UTC")
     assert out.schema.names[:3] == ["at", "tags", "path"]
+
+
+def test_with_decoder_threads_the_predictions_are_the_same(tmp_path: Path) -> None:
+    images = [png_of(i * 7, 255 - i * 7, 3) for i in range(30)] + [b"bad", None]
+    one, many = (run(fake_plan(tmp_path, cores=cores), batch(*images)) for cores in (1, 4))
+    assert one == many
+
+
+def test_a_reader_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    outputs = run_task((batch(RED, first=i) for i in range(1000)), fake_plan(tmp_path, size=1, cores=2))
+    next(outputs)
+    outputs.close()
+    assert [t for t in threading.enumerate() if t.name.startswith("sparkinfer-model")] == []
+    for thread in threading.enumerate():
+        if thread.name.startswith("sparkinfer-decode"):
+            thread.join()
+    assert threading.active_count() <= before
+
+
+def test_a_missing_model_ends_the_task_with_decoder_threads_too(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, artifact=Artifact(digest="0" * 64, size=5, suffix=".fake"), cores=2)
+    with pytest.raises(ModelError):
+        run(plan, batch(*[RED] * 50))
