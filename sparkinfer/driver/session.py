@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.jvm import archive_options
 
 __all__ = ["find_java", "get_session", "own_arrow_limits"]
 
@@ -44,8 +45,6 @@ def get_session(spec: JobSpec) -> SparkSession:
     if active is not None:
         return active
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted:
-        find_java()
     if spec.spark.master is None or spec.spark.master.startswith("local"):
         # Workers start `python3` from PATH otherwise, which has none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -53,8 +52,8 @@ def get_session(spec: JobSpec) -> SparkSession:
     if spec.spark.master and not submitted:
         builder = builder.master(spec.spark.master)
     if not submitted:
-        quiet = Path(__file__).with_name("log4j2.properties")
-        builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={quiet.as_uri()}")
+        quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        builder = builder.config("spark.driver.extraJavaOptions", f"{quiet} {archive_options(find_java())}")
     for key, value in {**_DEFAULT_CONF, **spec.spark.conf}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     return builder.getOrCreate()

@@ -2,12 +2,13 @@
 
 ONNX Runtime rearranges weights for the CPU when it opens a model, and each process keeps a rearranged copy for itself:
 four workers hold a 500 MB model four times, whether or not it is memory-mapped. So one process does that work once and
-saves the result; the others map it. Measured with ONNX Runtime 1.31, 4 workers, PSS growth in model sizes, ms an image:
+saves the result; the others map it. Measured by tests/benchmarks/pss.py with ONNX Runtime 1.31: growth of the PSS of 4
+workers in model sizes, milliseconds an image:
 
-| 500 MB of        | opened as it is        | external data, no prepacking | shared copy            |
-|------------------|------------------------|------------------------------|------------------------|
-| Gemm, batch 1, 4 | 4.03 - 26, 10.0 ms     | 1.03 - 20, 16.1 ms           | 1.03 - 22, 7.2 ms      |
-| Conv             | 4.13 - 139 ms          | 4.01 - 167 ms                | 1.04 - 135 ms          |
+| 500 MB of           | opened as it is  | mapped, no prepacking   | shared copy      |
+|---------------------|------------------|-------------------------|------------------|
+| Gemm, 4 images      | 4.00 - 9.0 ms    | 1.03 - 1.7 times slower | 1.00 - 6.9 ms    |
+| Conv, 4 images      | 4.13 - 143 ms    | 4.01 - the same         | 1.06 - 139 ms    |
 
 Outputs are equal to the last bit. The copy holds ONNX Runtime's own layout for this processor and this version of it,
 so it is named after both and never leaves the node.
@@ -23,6 +24,7 @@ import hashlib
 import os
 import platform
 import secrets
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,15 +84,33 @@ def make_shareable(source: Path, target: Path, batch: Array) -> None:
 
 
 def open_shared(path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
-    """Opens a shared copy on the CPU, in milliseconds: the weights are mapped, not read.
+    """Opens a shared copy on the CPU: the weights are mapped, not read.
 
     Args:
         path: from `make_shareable`.
         options: threads, logging and the like; optimisation is switched off in them, because it has been done.
 
+    Returns:
+        The session. As long as it lives it holds a shared lock (`flock`) on the file, which tells that it is in use.
+
     Raises:
-        ModelError: the file is no shared copy.
+        ModelError: the file is no shared copy, or is gone.
     """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError as error:
+        raise ModelError(f"the shared copy of the model cannot be opened: {error}", key="model.path") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        session = _open(path, options)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(session, os.close, descriptor)
+    return session
+
+
+def _open(path: Path, options: ort.SessionOptions) -> ort.InferenceSession:
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent.resolve()))
     return ort.InferenceSession(_graph(path), options, providers=["CPUExecutionProvider"])
@@ -129,7 +149,7 @@ def _rename(partial: Path, target: Path) -> None:
 
 
 def _check(partial: Path, batch: Array, expected: list[Array]) -> None:
-    found = _run(open_shared(partial, _quiet_options()), batch)
+    found = _run(_open(partial, _quiet_options()), batch)
     for one, other in zip(expected, found, strict=True):
         if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * float(np.abs(one).max(initial=0))):
             raise ModelError(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import fcntl
+import gc
 import re
 import subprocess
 import sys
@@ -98,6 +100,30 @@ def test_a_model_that_does_not_open_leaves_nothing(tmp_path):
 def test_a_file_that_is_no_copy(tmp_path, content):
     (tmp_path / "m.shared").write_bytes(content)
     with pytest.raises(ModelError, match="no shared copy"):
+        open_shared(tmp_path / "m.shared", ort.SessionOptions())
+
+
+def test_a_copy_in_use_is_locked(tmp_path, save_onnx):
+    def evictable():
+        with target.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    target = tmp_path / "m.shared"
+    make_shareable(save_onnx(tmp_path / "m.onnx"), target, BATCH)
+    assert evictable()
+    session = open_shared(target, ort.SessionOptions())
+    assert not evictable()
+    del session
+    gc.collect()
+    assert evictable()
+
+
+def test_a_copy_that_is_gone(tmp_path):
+    with pytest.raises(ModelError, match="cannot be opened"):
         open_shared(tmp_path / "m.shared", ort.SessionOptions())
 
 
