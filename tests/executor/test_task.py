@@ -176,7 +176,7 @@ def test_a_reader_that_stops_early_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
     outputs = run_task((batch(RED, first=i) for i in range(1000)), fake_plan(tmp_path, size=1, cores=2))
     next(outputs)
-    outputs.close()
+    outputs.close()  # type: ignore[attr-defined]
     assert [t for t in threading.enumerate() if t.name.startswith("sparkinfer-model")] == []
     for thread in threading.enumerate():
         if thread.name.startswith("sparkinfer-decode"):
