@@ -1,9 +1,10 @@
 """A JVM that starts in half the time: Spark's classes from an archive of an earlier run. Driver side.
 
 Starting Spark is loading thousands of classes. Java can keep them parsed and verified in a file and map it
-(application class-data sharing, JEP 350, Java 13 and later). The first run on a machine leaves such a file (some 190 MB)
-when its JVM ends, without anybody waiting for it; later runs use it. Measured on 2 busy cores: session 17.8 to 6.9 s,
-first job 8.0 to 2.1 s. Java itself checks that the file fits its version and class path, and starts without it where it does not.
+(application class-data sharing, JEP 350, Java 13 and later). The first run on a machine leaves such a file (some 190
+MB) when its JVM ends, without anybody waiting for it; later runs use it. Measured on 2 busy cores: session 17.8 to
+6.9 s, first job 8.0 to 2.1 s. Java itself checks that the file fits its version and class path, and starts without it
+where it does not.
 """
 
 from __future__ import annotations
