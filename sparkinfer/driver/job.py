@@ -15,8 +15,9 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from rich.console import Console
+from rich.markup import escape
 
-from sparkinfer.core.errors import BudgetExceededError, ErrorCode, SourceError
+from sparkinfer.core.errors import BudgetExceededError, ErrorCode, SourceError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.listing import write_text
@@ -24,9 +25,11 @@ from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.predict import new_run_id, results, stamps
 from sparkinfer.driver.read import Input, check_local_source, finish, read_source
-from sparkinfer.driver.session import get_session, own_arrow_limits
+from sparkinfer.driver.session import get_session, is_local_master, own_arrow_limits
 from sparkinfer.driver.shard import Sharding, shard
+from sparkinfer.driver.sink_checks import check_apart
 from sparkinfer.driver.write import check_local_target, check_target, write
+from sparkinfer.executor.device import resolve_device
 
 __all__ = ["JobResult", "run_job"]
 
@@ -77,23 +80,23 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
     """
     tell = partial((console or Console(quiet=True)).print, soft_wrap=True, highlight=False)
     started = time.monotonic()
-    check_local_target(spec.sink)
-    check_local_source(spec.source)
+    _check_before_spark(spec)
     model = Model(spec.model, spec.preprocess, spec.postprocess, spec.batch)
     if _is_local(model):
         _ = model.inspected
     spark = get_session(spec)
     found = model.inspected
     tell(
-        f"[bold]model[/]     {found.spec.display_name} ({found.spec.format}, {_size(found.artifact.size)}, "
-        f"{found.signature.num_classes} classes), takes {found.signature.input}"
+        f"[bold]model[/]     {escape(found.spec.display_name)} ({found.spec.format}, {_size(found.artifact.size)}, "
+        f"{found.signature.num_classes} classes), takes {escape(str(found.signature.input))}"
     )
+    check_apart(spark, spec)
     source = read_source(spark, spec.source)
     check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
-    tell(f"[bold]input[/]     {source.describe()}")
+    tell(f"[bold]input[/]     {escape(source.describe())}")
     _check_not_empty(spec, source)
     sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
-    tell(f"[bold]sharding[/]  {sharding.reason}")
+    tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
     run_id = new_run_id()
     counts = _run(spark, spec, model, source, sharding, run_id)
     result = JobResult(
@@ -110,9 +113,23 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
     )
     if spec.report:
         _report(spark, spec, result)
-    tell(f"[bold]done[/]      {_summary(result)}")
+    tell(f"[bold]done[/]      {escape(_summary(result))}")
     _check_budget(spec, result)
     return result
+
+
+def _check_before_spark(spec: JobSpec) -> None:
+    """Everything that can be told without Spark, within a second."""
+    check_local_target(spec.sink)
+    check_apart(None, spec)
+    check_local_source(spec.source)
+    report = local_path(spec.report) if spec.report else None
+    if report is not None and report.exists() and not report.is_dir():
+        raise SpecError(
+            f"{spec.report!r} is a file", key="report", hint="the report is a folder: report.json goes into it"
+        )
+    if is_local_master(spec):
+        resolve_device(spec.model.wanted_device)  # the executors are this machine
 
 
 def _check_not_empty(spec: JobSpec, source: Input) -> None:
@@ -125,7 +142,7 @@ def _check_not_empty(spec: JobSpec, source: Input) -> None:
         raise SourceError(
             f"{source.name} has 0 rows",
             key=f"source.{spec.source.kind}",
-            hint="look at source.where, if there is one",
+            hint="source.where or source.sample may leave none",
         )
 
 

@@ -153,7 +153,7 @@ def _inspect(model: Model) -> Inspected:
     labels = signature.labels
     name = spec.labels or spec.path
     if spec.labels:
-        labels = parse_labels(_localise(spec.labels, "model.labels").read_text("utf-8"), spec.labels)
+        labels = parse_labels(_text(_localise(spec.labels, "model.labels"), spec.labels), spec.labels)
     if labels is not None:
         check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
     packed = _packed(answer)
@@ -209,6 +209,15 @@ def _scratch() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="sparkinfer-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{name!r} is not UTF-8 text (byte {error.start})", key="model.labels", hint="one label a line, or JSON"
+        ) from error
 
 
 def _near(path: Path) -> str:

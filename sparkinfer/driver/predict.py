@@ -10,11 +10,12 @@ from typing import Any
 from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from sparkinfer.core.errors import SourceError, SpecError
 from sparkinfer.core.schema import RESULT_COLUMNS, ddl
 from sparkinfer.driver.model import Inspected, Model
+from sparkinfer.driver.selection import check_keys
 from sparkinfer.driver.session import own_arrow_limits
 from sparkinfer.executor import engines
 from sparkinfer.executor.plan import TaskPlan
@@ -59,13 +60,20 @@ def predict(
         ModelError, SpecError: the model is missing or does not fit its description.
         SourceError: a column is missing.
     """
-    keys = (path_column, *keep)
+    keys = (path_column, *([keep] if isinstance(keep, str) else keep))
     missing = [name for name in (*keys, content_column) if name not in images.columns]
     if missing:
         raise SourceError(
             f"no column {', '.join(map(repr, missing))}",
             allowed=images.columns,
             hint="name columns with path_column=, content_column=, keep=",
+        )
+    check_keys(keys)
+    content_type = images.schema[content_column].dataType
+    if not isinstance(content_type, BinaryType):
+        raise SourceError(
+            f"{content_column!r} is {content_type.simpleString()}, not binary",
+            hint="image bytes are a binary column; unbase64() makes bytes of text",
         )
     plan = model.plan(images.sparkSession, content=content_column, keys=keys)
     own_arrow_limits(images.sparkSession, model.batch.max_bytes, None)

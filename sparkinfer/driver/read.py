@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -10,6 +12,7 @@ from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.file_input import list_some, read_folders, read_path_table
 from sparkinfer.driver.inputs import Input, finish
+from sparkinfer.driver.local_files import walk
 from sparkinfer.driver.manifest import open_files
 from sparkinfer.driver.path_table import file_format
 from sparkinfer.driver.paths import has_glob, local_path
@@ -29,7 +32,10 @@ def check_local_source(source: SourceSpec) -> None:
         return
     for location in source.locations:
         path = local_path(location)
-        if path is None or has_glob(location) or path.exists():
+        if path is None or has_glob(location):
+            continue
+        if path.exists():
+            _check_what_is_there(path, location, source.kind)
             continue
         folder = next(parent for parent in path.absolute().parents if parent.exists())
         names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
@@ -38,6 +44,27 @@ def check_local_source(source: SourceSpec) -> None:
             key=f"source.{source.kind}",
             hint=(closest(path.name, names) if folder == path.absolute().parent else None) or f"{str(folder)!r} exists",
         )
+
+
+def _check_what_is_there(path: Path, location: str, kind: str) -> None:
+    """A folder without a file, or a file that is no Parquet, is told by looking."""
+    if kind == "images" and path.is_dir():
+        hidden: Counter[str] = Counter()
+        if next(walk(str(path.absolute()), hidden), None) is None:
+            left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(hidden.items()))
+            raise SourceError(
+                f"{location!r} holds no files{f' but {left_out}' if left_out else ''}",
+                key="source.images",
+                hint="names that begin with _ or . are no rows"
+                if left_out
+                else "give a folder, file or glob of images",
+            )
+    if kind == "parquet" and path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) != b"PAR1":
+                raise SourceError(
+                    f"{location!r} is no Parquet file", key="source.parquet", hint="image files are source.images"
+                )
 
 
 def read_source(spark: SparkSession, source: SourceSpec) -> Input:

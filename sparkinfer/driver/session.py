@@ -17,7 +17,7 @@ from sparkinfer.core.errors import SpecError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.jvm import archive_options
 
-__all__ = ["find_java", "get_session", "own_arrow_limits"]
+__all__ = ["find_java", "get_session", "is_local_master", "own_arrow_limits"]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,14 @@ def get_session(spec: JobSpec) -> SparkSession:
     for key, value in {**_DEFAULT_CONF, **spec.spark.conf}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     return builder.getOrCreate()
+
+
+def is_local_master(spec: JobSpec) -> bool:
+    """Whether a session that is yet to be made will run its tasks on this machine; False where that is not known."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:
+        return False
+    master = spec.spark.master or str(spec.spark.conf.get("spark.master", ""))
+    return master.startswith("local") or (not master and "SPARK_CONF_DIR" not in os.environ)
 
 
 def own_arrow_limits(spark: SparkSession, max_bytes: int, mean_image_bytes: float | None) -> None:

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from sparkinfer.core.errors import SourceError
 from sparkinfer.driver.listing import java_reason
 
-__all__ = ["closest", "explained", "quiet"]
+__all__ = ["closest", "explained", "quiet", "sentence"]
 
 _NOISE = re.compile(r"^\[[A-Z0-9_.]+\] |;? *SQLSTATE: \w+|;? *\(?line \d+,? pos \d+\)?;?$")
 """Error class, SQLSTATE and position, all of which stand around the sentence."""
@@ -32,7 +32,7 @@ def explained(key: str, *, hint: str | None = None, allowed: Iterable[str] = ())
         with quiet():
             yield
     except PySparkException as error:
-        raise SourceError(_sentence(str(error)), key=key, hint=hint, allowed=allowed) from error
+        raise SourceError(sentence(str(error)), key=key, hint=hint, allowed=allowed) from error
     except Py4JJavaError as error:
         raise SourceError(java_reason(error), key=key, hint=hint, allowed=allowed) from error
 
@@ -62,7 +62,8 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean {near[0]!r}?" if near else None
 
 
-def _sentence(text: str) -> str:
+def sentence(text: str) -> str:
+    """The first line of what Spark says, without error class, SQLSTATE and position."""
     line = next((line for line in text.splitlines() if line.strip()), "Spark gives no reason")
     previous = None
     while line != previous:

@@ -16,12 +16,13 @@ from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import SinkSpec
 from sparkinfer.driver.listing import hadoop_path
 from sparkinfer.driver.paths import local_path
+from sparkinfer.driver.sink_checks import check_layout, explained_sink
 
 __all__ = ["check_local_target", "check_target", "write"]
 
 log = logging.getLogger(__name__)
 
-_FILE_FORMATS = {"parquet", "orc", "json", "csv", "avro", "text"}
+_FILE_FORMATS = {"parquet", "orc", "json", "avro"}
 _ATOMIC_RENAME = {"file", "hdfs", "viewfs", "abfs", "abfss"}
 
 
@@ -47,9 +48,11 @@ def check_target(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
     unknown = [name for name in sink.partition_by if name not in columns]
     if unknown:
         raise SinkError(f"no column {unknown[0]!r} to partition by", key="sink.partition_by", allowed=columns)
-    _check_format(spark, sink)
-    if sink.mode == "error" and _exists_already(spark, sink):
-        raise _exists(sink)
+    with explained_sink(sink):
+        check_layout(spark, sink)
+        _check_format(spark, sink)
+        if sink.mode == "error" and _exists_already(spark, sink):
+            raise _exists(sink)
 
 
 def write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
@@ -58,6 +61,11 @@ def write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     Raises:
         SinkError: somebody else made the target meanwhile.
     """
+    with explained_sink(sink):
+        _write(table, sink, run_id)
+
+
+def _write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     spark = table.sparkSession
     if sink.table:
         _write_table(table, sink, run_id)

@@ -8,7 +8,7 @@ from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.path_table import file_format
 from sparkinfer.driver.read import check_local_source
-from sparkinfer.driver.sql_errors import _sentence, closest
+from sparkinfer.driver.sql_errors import closest, sentence
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,14 @@ def test_what_only_spark_can_know_is_left_to_it(source):
     check_local_source(SourceSpec(**source))
 
 
+def test_a_folder_without_a_file_is_told_at_once(tmp_path):
+    (tmp_path / ".hidden.jpg").write_bytes(b"x")
+    with pytest.raises(SourceError, match="holds no files but 1 hidden"):
+        check_local_source(SourceSpec(images=str(tmp_path)))
+
+
 def test_what_is_there_is_fine(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(b"x")
     check_local_source(SourceSpec(images=(str(tmp_path), f"file://{tmp_path}")))
 
 
@@ -69,16 +76,16 @@ def test_format_of_a_path_list(name, expected):
     assert file_format(name) == expected
 
 
-def test_spark_s_complaints_become_one_sentence():
+def test_spark_s_complaints_become_onesentence():
     text = (
         "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `x` cannot be resolved. "
         "SQLSTATE: 42703; line 1 pos 0;\n'Filter ('x > 1)\n+- Relation"
     )
-    assert _sentence(text) == "A column with name `x` cannot be resolved."
-    assert _sentence("\n[PARSE] Syntax error at 'FROM'. SQLSTATE: 42601 (line 1, pos 3)\n\n== SQL ==") == (
+    assert sentence(text) == "A column with name `x` cannot be resolved."
+    assert sentence("\n[PARSE] Syntax error at 'FROM'. SQLSTATE: 42601 (line 1, pos 3)\n\n== SQL ==") == (
         "Syntax error at 'FROM'."
     )
-    assert _sentence("") == "Spark gives no reason"
+    assert sentence("") == "Spark gives no reason"
 
 
 def test_closest():

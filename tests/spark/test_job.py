@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from sparkinfer.core.errors import BudgetExceededError, ModelError, SinkError, SourceError
+from sparkinfer.core.errors import BudgetExceededError, ModelError, SinkError, SourceError, SpecError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.job import JobResult, run_job
 from tests.executor.chain import png_of
@@ -184,16 +184,27 @@ def test_tables_and_queries_as_sources(spark: SparkSession, tmp_path: Path) -> N
         ({"source": {"images": "EMPTY"}}, SourceError, ""),
         ({"source": {"images": "nowhere"}}, SourceError, "nowhere"),
         ({"source": {"parquet": "PARQUET"}}, SourceError, "0 rows"),
+        ({"source": {"parquet": "LABELS"}}, SourceError, "no Parquet file"),
+        ({"source": {"query": "DROP TABLE keep_me"}}, SourceError, "source.query"),
+        ({"model": {"labels": "BINARY"}}, ModelError, "not UTF-8"),
+        ({"sink": {"path": "OUT", "format": "csv"}}, SinkError, "array"),
+        ({"sink": {"path": "OUT", "options": {"compression": "nosuch"}}}, SinkError, "nosuch"),
+        ({"sink": {"table": "two words"}}, SinkError, "sink.table"),
+        ({"report": "LABELS"}, SpecError, "is a file"),
     ],
 )
 def test_what_a_person_can_mend_is_said_in_one_screen(
     spark: SparkSession, tmp_path: Path, photos: Path, blocks: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     (tmp_path / "LABELS").write_text("a\nb\n")
+    (tmp_path / "BINARY").write_bytes(bytes(range(256)))
     (tmp_path / "EMPTY").mkdir()
     spark.createDataFrame([], "path string, content binary").write.parquet(str(tmp_path / "PARQUET"))
-    named = {name: str(tmp_path / name) for name in ("OUT", "LABELS", "EMPTY", "PARQUET")}
-    filled = {b: {k: named.get(str(v), v) for k, v in values.items()} for b, values in blocks.items()}
+    named = {name: str(tmp_path / name) for name in ("OUT", "LABELS", "EMPTY", "PARQUET", "BINARY")}
+    filled = {
+        b: {k: named.get(str(v), v) for k, v in v_.items()} if isinstance(v_, dict) else named[v_]
+        for b, v_ in blocks.items()
+    }
     source = filled.pop("source", {"images": str(photos)})
     with pytest.raises(error) as caught:
         run_job(job(tmp_path, source, **filled))
@@ -201,3 +212,41 @@ def test_what_a_person_can_mend_is_said_in_one_screen(
     assert text in rendered
     assert len(rendered.splitlines()) < 12
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("output", ["photos", ".", "photos/predictions"])
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+def test_an_output_never_touches_the_input(
+    spark: SparkSession, tmp_path: Path, photos: Path, output: str, mode: str
+) -> None:
+    before = sorted(photos.rglob("*"))
+    sink = {"path": str(tmp_path / output), "mode": mode}
+    for source in (str(photos), str(photos / "*.png")):
+        with pytest.raises(SinkError, match=r"holds|lies in| is "):
+            run_job(job(tmp_path, {"images": source}, sink=sink))
+    assert sorted(photos.rglob("*")) == before
+
+
+def test_foreign_files_are_not_overwritten(spark: SparkSession, tmp_path: Path, photos: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.doc").write_text("years of work")
+    with pytest.raises(SinkError, match=r"thesis\.doc"):
+        run_job(job(tmp_path, {"images": str(photos)}, sink={"path": str(tmp_path / "out"), "mode": "overwrite"}))
+    assert (tmp_path / "out" / "thesis.doc").exists()
+
+
+def test_append_keeps_the_folders_own_partitions(spark: SparkSession, tmp_path: Path, photos: Path) -> None:
+    out = str(tmp_path / "out")
+    run_job(job(tmp_path, {"images": str(photos)}, sink={"path": out, "partition_by": ["label"]}))
+    with pytest.raises(SinkError, match="partitioned by label, not by nothing"):
+        run_job(job(tmp_path, {"images": str(photos)}, sink={"path": out, "mode": "append"}))
+    run_job(job(tmp_path, {"images": str(photos)}, sink={"path": out, "mode": "append", "partition_by": ["label"]}))
+    assert spark.read.parquet(out).count() == 10
+
+
+def test_a_query_may_be_any_query(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [("a", png_of(200, 10, 20)), ("b", png_of(10, 20, 220))]
+    spark.createDataFrame(rows, "path string, content binary").createOrReplaceTempView("photos_of_query")
+    query = "WITH p AS (SELECT * FROM photos_of_query) SELECT * FROM p ORDER BY path DESC LIMIT 1; -- the last"
+    _, table = run(spark, tmp_path, {"query": query.replace("; -- the last", " -- the last")})
+    assert list(table) == ["b"]

@@ -140,3 +140,16 @@ def test_a_large_model_travels_as_a_file(images: DataFrame, tmp_path: Path, monk
     table = si.predict(images.where("path like 'red%'"), model)
     assert {row["label"] for row in table.collect()} == {"red"}
     assert len(worker_calls(tmp_path, "load")) >= 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "text"), [("path", "it is there already"), (["label"], "prediction table"), ("length", "'length'")]
+)
+def test_columns_that_cannot_be_kept_are_named(images: DataFrame, tmp_path: Path, keep: Any, text: str) -> None:
+    with pytest.raises(SourceError, match=text):
+        si.predict(images.withColumn("label", F.lit("x")), fake_model(tmp_path), keep=keep)
+
+
+def test_text_is_no_image(images: DataFrame, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="string, not binary"):
+        si.predict(images, fake_model(tmp_path), content_column="path", path_column="n")
