@@ -124,6 +124,13 @@ class Runtime(ABC):
     def signature(self) -> Signature:
         """What the loaded model says of itself: from its metadata, completed by running two zero images."""
 
+    def adapt(self, path: str, preprocess: PreprocessSpec) -> PreprocessSpec:  # noqa: ARG002
+        """The preprocess block for this file: another one where the file says that it does a part of it itself.
+
+        Runs before `load`, in the driver's helper process.
+        """
+        return preprocess
+
     def pack(self, path: str, target: str) -> str:  # noqa: ARG002
         """One file that holds the whole model, since one file travels: `path` itself (the default), or a new `target`.
 

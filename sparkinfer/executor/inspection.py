@@ -54,6 +54,7 @@ def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, F
     if preprocess.is_weights_enum:
         preprocess = preprocess.resolved(resolve_preset(preprocess.preset))
     runtime = create_runtime(model.format)
+    preprocess = runtime.adapt(request["path"], preprocess)
     runtime.load(
         LoadRequest(path=request["path"], model=model, preprocess=preprocess, embedding=request.get("embedding"))
     )

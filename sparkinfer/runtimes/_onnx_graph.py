@@ -6,6 +6,7 @@ are not read: models above 2 GB can be folded.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,10 @@ from sparkinfer.runtimes._onnx_file import (
     save_model,
     set_metadata,
     source_metadata,
+    stored_preprocess,
 )
 
-__all__ = ["Folding", "fold_file", "fold_preprocess", "folded_metadata", "folded_spec", "spec_for_uint8"]
+__all__ = ["Folding", "adapted", "fold_file", "fold_preprocess", "folded_metadata", "folded_spec", "spec_for_uint8"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -66,10 +68,7 @@ class Folding:
 
 def folded_spec(spec: PreprocessSpec) -> PreprocessSpec:
     """The preprocess block to use with a folded model: the same geometry, but uint8 NHWC in RGB (or grey)."""
-    changes: dict[str, object] = {"dtype": "uint8", "layout": "nhwc"}
-    if spec.channels == "bgr":
-        changes |= {"channels": "rgb", "mean": spec.mean[::-1], "std": spec.std[::-1]}
-    return spec.model_copy(update=changes)
+    return spec.folded()
 
 
 def fold_preprocess(model: onnx.ModelProto, spec: PreprocessSpec, input_name: str | None = None) -> bool:
@@ -131,6 +130,21 @@ def fold_file(source: Path, target: Path, spec: PreprocessSpec, input_name: str 
     return Folding(
         target, folded_spec(spec), folded=True, message=f"normalisation moved into the graph: it takes {takes}"
     )
+
+
+def adapted(path: Path, spec: PreprocessSpec) -> PreprocessSpec:
+    """What is left of `spec` for a file that was folded here with the same arithmetic; `spec` itself for any other.
+
+    A spec without a word of its own takes the geometry that the file was folded with, too.
+    """
+    metadata = {entry.key: entry.value for entry in load_model(path).metadata_props}
+    stored, folded = stored_preprocess(metadata), metadata.get(FOLDED_KEY)
+    if stored is None or folded is None:
+        return spec
+    if spec == PreprocessSpec():
+        return stored
+    same = PreprocessSpec.model_validate({**spec.model_dump(), **json.loads(folded)}) == spec
+    return folded_spec(spec) if same else spec
 
 
 def folded_metadata(spec: PreprocessSpec) -> dict[str, str]:

@@ -75,6 +75,15 @@ class OnnxRuntime(Runtime):
         self._output_names = [info.name for info in chosen]
         self._fixed_rows = self._input.shape[0]
 
+    def adapt(self, path: str, preprocess: PreprocessSpec) -> PreprocessSpec:
+        """For a file that `sparkinfer model optimize` folded: what is left of the block that was folded into it.
+
+        So a job file works unchanged with the optimised model, and a folded model without a word about preprocessing.
+        """
+        from sparkinfer.runtimes import _onnx_graph
+
+        return _onnx_graph.adapted(Path(path), preprocess)
+
     def pack(self, path: str, target: str) -> str:
         """Brings weights home that lie in external data files, as PyTorch's exporter leaves them."""
         from sparkinfer.runtimes import _onnx_file  # needs the package onnx, which the executors do not
