@@ -43,7 +43,7 @@ def archive_options(java_home: Path, folder: Path | None = None, *, now: float |
     folder = _cache_home() / "sparkinfer" if folder is None else folder
     if not _is_private(folder):
         return ""
-    archive = folder / f"spark-{pyspark.__version__}-{_java_key(java_home)}.jsa"
+    archive = folder / f"spark-{pyspark.__version__}-{_key(java_home)}.jsa"
     if not archive.exists():
         _adopt(archive, time.time() if now is None else now)
     if archive.exists():
@@ -69,10 +69,12 @@ def _is_private(folder: Path) -> bool:
     return own and stat.S_ISDIR(found.st_mode) and not any(c.isspace() or c in "'\"" for c in str(folder))
 
 
-def _java_key(java_home: Path) -> str:
+def _key(java_home: Path) -> str:
+    """An archive fits one Java and one class path: the environment that Spark's jars lie in."""
     release = java_home / "release"
     text = release.read_bytes() if release.is_file() else b""
-    return hashlib.sha256(str(java_home.resolve()).encode() + text).hexdigest()[:12]
+    places = f"{java_home.resolve()}\n{Path(pyspark.__file__).parent}\n"
+    return hashlib.sha256(places.encode() + text).hexdigest()[:12]
 
 
 def _claim(claim: Path, now: float) -> bool:
