@@ -67,8 +67,8 @@ class PreprocessSpec(BaseModel):
     layout: Literal["nchw", "nhwc"] = Field("nchw", description="axis order of the model input")
     exif: bool = Field(True, description="turn the image upright by its EXIF orientation")
     background: tuple[Colour, Colour, Colour] = Field((255, 255, 255), description="RGB behind transparent pixels")
-    decode: Literal["fast", "exact"] = Field(
-        "fast", description="fast: JPEGs many times too large are decoded at 1/2, 1/4 or 1/8 scale; exact: never"
+    decode: Literal["exact", "fast"] = Field(
+        "exact", description="fast: JPEGs many times too large are decoded at 1/2, 1/4 or 1/8 scale; exact: never"
     )
     decoder: str = Field("pillow", description='pillow, or "module:function" of your own: (bytes, spec) to a PIL image')
     max_pixels: int = Field(178_956_970, description="larger images get TOO_MANY_PIXELS, undecoded", ge=1)

@@ -398,12 +398,12 @@ def test_importing_decode_reads_no_other_plugin_and_no_framework() -> None:
 )
 def test_fast_decodes_large_jpegs_at_a_scale_that_leaves_twice_the_target(size, resize, expected) -> None:
     data = good_image("JPEG", size)
-    assert decode(data, PreprocessSpec(resize=resize)).size == expected
-    assert decode(data, PreprocessSpec(resize=resize, decode="exact")).size == size
+    assert decode(data, PreprocessSpec(resize=resize, decode="fast")).size == expected
+    assert decode(data, PreprocessSpec(resize=resize)).size == size
 
 
 def test_other_formats_and_colours_do_not_mind_fast() -> None:
-    spec = PreprocessSpec(resize=50)
+    spec = PreprocessSpec(resize=50, decode="fast")
     assert decode(good_image("PNG", (800, 600)), spec).size == (800, 600)
     small = decode(good_image("JPEG", (800, 600)), spec)
     assert small.size == (200, 150)
