@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import sparkinfer
 from sparkinfer.core.errors import ModelError
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.protocols import Folding
+from sparkinfer.driver.helper_process import environment
 from sparkinfer.executor.inspection import error_from_dict
 
 __all__ = ["Inspection", "inspect"]
@@ -90,7 +89,7 @@ def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> di
             input=json.dumps(request).encode(),
             capture_output=True,
             timeout=timeout_seconds,
-            env=_environment(),
+            env=environment(),
             check=False,
         )
     except subprocess.TimeoutExpired as error:
@@ -106,19 +105,6 @@ def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> di
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
     raise _failure(spec, done.returncode, stderr)
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, with this package importable, no GPU, and a traceback on native crashes."""
-    # The package may be a folder, or lie in a zip that spark-submit added to sys.path alone.
-    home = str(Path(sparkinfer.__file__).parent.parent)
-    search = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(search),
-        "PYTHONFAULTHANDLER": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
 
 
 def _failure(spec: ModelSpec, status: int, stderr: str) -> ModelError:

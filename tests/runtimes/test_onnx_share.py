@@ -153,6 +153,7 @@ def test_another_processor_or_version_has_another_copy(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 20 s on a quiet machine
 @pytest.mark.parametrize("kind", ["gemm", "conv"])
 def test_one_model_per_node(kind):
     """The bound of 1.3 model sizes is for 500 MB; a smaller model is quicker to make, and harder: activations count."""
