@@ -22,7 +22,7 @@ from sparkinfer.core.schema import PREDICTION_COLUMNS, RESULT_COLUMNS
 from sparkinfer.driver.frames import column
 from sparkinfer.driver.manifest import open_files
 
-__all__ = ["CODE", "CONTENT", "MESSAGE", "RAW", "READ", "FileSet", "Input", "finish"]
+__all__ = ["CODE", "CONTENT", "MESSAGE", "RAW", "READ", "FileSet", "Input", "finish", "size_text"]
 
 READ = "_sparkinfer_read"
 """Column of `Input.outcomes`: the qualified path that is read; null when nothing can be."""
@@ -115,7 +115,7 @@ class Input:
         """One line for a person."""
         if self.files is None:
             return f"{self.kind} {self.name}"
-        parts = [f"{len(self.files.lengths):,} files, {_size(int(self.files.lengths.sum()))} in {self.name}"]
+        parts = [f"{len(self.files.lengths):,} files, {size_text(int(self.files.lengths.sum()))} in {self.name}"]
         parts += [f"{count:,} {code} without reading" for code, count in sorted(self.known.items())]
         if self.left_out:
             parts.append("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.left_out.items())))
@@ -186,7 +186,8 @@ def _or_failure(failure: Mapping[str, Column]) -> list[Column]:
     ]
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes for a person: 3.5 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"

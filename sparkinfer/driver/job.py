@@ -20,6 +20,7 @@ from rich.markup import escape
 from sparkinfer.core.errors import BudgetExceededError, ErrorCode, SourceError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.listing import write_text
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
@@ -87,7 +88,7 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
     spark = get_session(spec)
     found = model.inspected
     tell(
-        f"[bold]model[/]     {escape(found.spec.display_name)} ({found.spec.format}, {_size(found.artifact.size)}, "
+        f"[bold]model[/]     {escape(found.spec.display_name)} ({found.spec.format}, {size_text(found.artifact.size)}, "
         f"{found.signature.num_classes} classes), takes {escape(str(found.signature.input))}"
     )
     check_apart(spark, spec)
@@ -211,11 +212,3 @@ def _summary(result: JobResult) -> str:
 
 def _is_local(model: Model) -> bool:
     return all(local_path(uri) is not None for uri in (model.spec.path, model.spec.labels) if uri)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"

@@ -26,6 +26,7 @@ __all__ = [
     "Status",
     "copy_to_local",
     "file_name_charset",
+    "hadoop_conf",
     "hadoop_path",
     "is_missing",
     "java_reason",
@@ -82,7 +83,7 @@ def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
     """
     try:
         path = _jvm(spark).org.apache.hadoop.fs.Path(uri)
-        fs = path.getFileSystem(_hadoop_conf(spark))
+        fs = path.getFileSystem(hadoop_conf(spark))
         return fs.makeQualified(path), fs
     except JAVA_ERRORS as error:
         raise UserError(f"{uri!r} cannot be opened: {java_reason(error)}") from error
@@ -237,6 +238,7 @@ def _jvm(spark: SparkSession) -> Any:
     return spark.sparkContext._jvm
 
 
-def _hadoop_conf(spark: SparkSession) -> Any:
+def hadoop_conf(spark: SparkSession) -> Any:
+    """The session's Hadoop settings, a Java object."""
     session: Any = spark._jsparkSession
     return session.sessionState().newHadoopConf()

@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, StructType
 
 from sparkinfer.core.errors import SourceError, SpecError
 from sparkinfer.core.schema import RESULT_COLUMNS, ddl
+from sparkinfer.driver.frames import column as exact
 from sparkinfer.driver.model import Inspected, Model
 from sparkinfer.driver.selection import check_keys
 from sparkinfer.driver.session import own_arrow_limits
@@ -101,7 +102,7 @@ def results(images: DataFrame, plan: TaskPlan, engine: str) -> DataFrame:
     """`plan.keys` and `RESULT_COLUMNS` for every row of `images`, by one of the engines. Lazy."""
     if engine not in ENGINES:
         raise SpecError(f"unknown engine {engine!r}", key="engine", allowed=ENGINES)
-    return ENGINES[engine](images.select(*map(_quoted, (*plan.keys, plan.content))), plan)
+    return ENGINES[engine](images.select(*map(exact, (*plan.keys, plan.content))), plan)
 
 
 def stamped(table: DataFrame, found: Inspected, run_id: str) -> DataFrame:
@@ -140,9 +141,9 @@ def _pandas(images: DataFrame, plan: TaskPlan) -> DataFrame:
 
 
 def _predict_batch_udf(images: DataFrame, plan: TaskPlan) -> DataFrame:
-    keys = [F.col(_quoted(key)) for key in plan.keys]
+    keys = [exact(key) for key in plan.keys]
     # Not deterministic for the optimizer, which would else run the model again for a filter on its result.
-    raw = _batch_udf(plan).asNondeterministic()(F.col(_quoted(plan.content)))
+    raw = _batch_udf(plan).asNondeterministic()(exact(plan.content))
     return images.select(*keys, raw.alias(_RAW)).select(*keys, *_results_of(F.col(_RAW)))
 
 
@@ -179,10 +180,6 @@ def _struct(columns: str) -> StructType:
     schema = StructType.fromDDL(columns)
     assert isinstance(schema, StructType)
     return schema
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _active_session() -> Any:

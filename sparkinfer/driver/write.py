@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver.listing import hadoop_path
+from sparkinfer.driver.listing import hadoop_conf, hadoop_path
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.sink_checks import check_layout, explained_sink
 
@@ -72,7 +72,7 @@ def _write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     elif sink.mode != "append" and sink.format in _FILE_FORMATS and _renames_atomically(spark, sink):
         _write_aside(table, sink, run_id)
     else:
-        _writer(table, sink).mode(_save_mode(sink)).save(sink.path)
+        _writer(table, sink).mode(sink.mode).save(sink.path)
 
 
 def _write_aside(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
@@ -109,7 +109,7 @@ def _move(spark: SparkSession, source: Any, target: Any) -> None:
     """A rename that fails when the target exists; `FileSystem.rename` would move into it."""
     jvm: Any = spark.sparkContext._jvm
     options = spark.sparkContext._gateway.new_array(jvm.org.apache.hadoop.fs.Options.Rename, 0)  # type: ignore[union-attr]
-    jvm.org.apache.hadoop.fs.FileContext.getFileContext(source.toUri(), _hadoop_conf(spark)).rename(
+    jvm.org.apache.hadoop.fs.FileContext.getFileContext(source.toUri(), hadoop_conf(spark)).rename(
         source, target, options
     )
 
@@ -117,11 +117,6 @@ def _move(spark: SparkSession, source: Any, target: Any) -> None:
 def _sibling(spark: SparkSession, path: Any, name: str) -> Any:
     jvm: Any = spark.sparkContext._jvm
     return jvm.org.apache.hadoop.fs.Path(path.getParent(), name)
-
-
-def _hadoop_conf(spark: SparkSession) -> Any:
-    session: Any = spark._jsparkSession
-    return session.sessionState().newHadoopConf()
 
 
 def _renames_atomically(spark: SparkSession, sink: SinkSpec) -> bool:
@@ -133,7 +128,7 @@ def _write_table(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     """`saveAsTable`; an existing plain-file table is replaced by a finished one, never emptied first."""
     spark = table.sparkSession
     if sink.mode != "overwrite" or sink.format not in _FILE_FORMATS or not spark.catalog.tableExists(sink.target):
-        _writer(table, sink).mode(_save_mode(sink)).saveAsTable(sink.target)
+        _writer(table, sink).mode(sink.mode).saveAsTable(sink.target)
         return
     aside = f"{sink.target}_{run_id}"
     try:
@@ -147,10 +142,6 @@ def _write_table(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
 def _writer(table: DataFrame, sink: SinkSpec) -> DataFrameWriter:
     writer = table.write.format(sink.format).options(**sink.options)
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
-
-
-def _save_mode(sink: SinkSpec) -> str:
-    return sink.mode
 
 
 def _exists_already(spark: SparkSession, sink: SinkSpec) -> bool:
