@@ -41,7 +41,10 @@ def spark(tmp_path_factory):
         .config("spark.log.level", "ERROR")
         .config("spark.local.dir", str(place / "local"))
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
-        .config("spark.driver.extraJavaOptions", f"-Dderby.system.home={place} -Djava.io.tmpdir={place}")
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-Dderby.system.home={place} -Djava.io.tmpdir={place} -XX:TieredStopAtLevel=1",
+        )
         .getOrCreate()
     )
     yield session

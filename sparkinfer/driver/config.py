@@ -90,6 +90,9 @@ def validated(block: type[Block], data: Any, key: str) -> Block:
         raise spec_error(error, {key: data}, {}, block=(key,)) from None
 
 
+_NULLS = ("", "~", "null", "Null", "NULL")
+
+
 def parse_setting(text: str) -> tuple[Key, Any]:
     """Reads one `--set` text: `batch.size=64`, `source.keep=[label, split]`, `spark.conf.spark.driver.memory=4g`.
 
@@ -132,7 +135,7 @@ def _typed(key: Key, raw: str) -> Any:
         if as_text:
             return raw
         raise SpecError(f"{raw!r} is not readable as a YAML value", key=".".join(key)) from None
-    is_null = value is None and not raw.startswith("#")  # not a comment: text
+    is_null = raw in _NULLS  # a comment, a lone tag or anchor is null for YAML too, but was meant as text
     was_quoted = isinstance(value, str) and raw[:1] in ("'", '"')
     was_list = isinstance(value, list) and takes_list_of_text(annotation)
     return value if not as_text or is_null or was_quoted or was_list else raw

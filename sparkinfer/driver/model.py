@@ -26,7 +26,7 @@ from sparkinfer.driver.inspect import Inspection, inspect
 from sparkinfer.driver.labels import check_labels, parse_labels
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.resources import decode_cores
+from sparkinfer.driver.resources import SETTINGS, decode_cores
 from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.plan import BroadcastSource, SparkFileSource, TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
@@ -64,7 +64,8 @@ class Model:
         Args:
             columns: `content`, `keys`, `max_image_bytes` of the plan.
         """
-        found, context = self.inspected, spark.sparkContext
+        found = self.inspected
+        conf = {key: value for key in SETTINGS if (value := spark.conf.get(key, None)) is not None}
         return TaskPlan(
             model=found.spec,
             preprocess=found.preprocess,
@@ -75,7 +76,7 @@ class Model:
             postprocess=self.postprocess,
             batch=self.batch,
             labels=found.labels,
-            cores=decode_cores(dict(context.getConf().getAll()), context.defaultParallelism),
+            cores=decode_cores(conf, spark.sparkContext.defaultParallelism),
             **columns,
         )
 

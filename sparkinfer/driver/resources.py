@@ -9,14 +9,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-__all__ = ["decode_cores"]
+__all__ = ["SETTINGS", "decode_cores"]
+
+SETTINGS = (
+    "spark.master",
+    "spark.executor.cores",
+    "spark.task.cpus",
+    "spark.task.resource.gpu.amount",
+    "spark.executor.resource.gpu.amount",
+)
+"""Settings that `decode_cores` looks at."""
 
 
 def decode_cores(conf: Mapping[str, str], default_parallelism: int) -> int | None:
     """Cores that a task can use for itself.
 
     Args:
-        conf: Spark's settings.
+        conf: those of `SETTINGS` that are set.
         default_parallelism: cores of the whole application; all of a local master's are one executor's.
 
     Returns:

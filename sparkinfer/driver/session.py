@@ -35,6 +35,12 @@ _DEFAULT_CONF = {
 }
 
 
+_LIGHT_COMPILER = "-XX:TieredStopAtLevel=1"
+"""For a JVM that hands images to a model on the same cores. Java's second compiler takes 5 s of a core in the first
+job and 1 s in each later one, for code that does 0.3 ms of work an image. Measured on 2 cores, 1,000 images: first job
+14.8 to 12.9 s, later ones 7.6 to 7.3 s. Executors keep both compilers: they live longer and have more cores."""
+
+
 def get_session(spec: JobSpec) -> SparkSession:
     """The running session (Databricks, a notebook, spark-submit with one), or a new one from `spec.spark`.
 
@@ -53,7 +59,8 @@ def get_session(spec: JobSpec) -> SparkSession:
         builder = builder.master(spec.spark.master)
     if not submitted:
         quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-        builder = builder.config("spark.driver.extraJavaOptions", f"{quiet} {archive_options(find_java())}")
+        options = [quiet, archive_options(find_java()), _LIGHT_COMPILER if is_local_master(spec) else ""]
+        builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
     for key, value in {**_DEFAULT_CONF, **spec.spark.conf}.items():
         builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
     return builder.getOrCreate()

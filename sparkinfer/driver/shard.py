@@ -39,6 +39,9 @@ def shard(spark: SparkSession, source: Input, mode: str, cores: int) -> Sharding
         source: from `read_source`.
         mode: auto, files, bytes, hybrid or none.
         cores: tasks that run at once.
+
+    Raises:
+        SourceError: rows were asked for and there are none.
     """
     if source.files is not None:
         return _shard_files(spark, source.files, mode, cores)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sparkinfer.core.errors import SourceError
 from sparkinfer.driver.frames import column, local_frame, to_arrow
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.packing import ROW_COST, heaviest_over_mean, lpt, salts, target_bins
@@ -74,10 +75,12 @@ def shard_rows(spark: SparkSession, source: Input, mode: str, cores: int) -> Sha
     frame = source.frame
     assert frame is not None
     if mode == "none":
+        if frame.select(*map(column, source.content_keys)).isEmpty():
+            raise _empty(source)
         return Sharding(frame, "none: the tasks are Spark's own", None)
     rows = _known(frame, source.content_column, mode)
     if not rows.total:
-        return Sharding(frame, f"{mode}: no rows", None)
+        raise _empty(source)
     weights = rows.weights(mode)
     present = np.unique(rows.task, return_inverse=True)[1].astype(np.int32)
     totals = np.bincount(present, weights=weights)
@@ -101,6 +104,12 @@ def shard_rows(spark: SparkSession, source: Input, mode: str, cores: int) -> Sha
         moved, by = frame.repartition(bins, _dealt(bins)), "count"
     return Sharding(
         moved, f"{said}; moved by {by} into {tasks(bins)}, heaviest {balance:.2f} x the mean", bins, balance
+    )
+
+
+def _empty(source: Input) -> SourceError:
+    return SourceError(
+        f"{source.name} has 0 rows", key=f"source.{source.kind}", hint="source.where or source.sample may leave none"
     )
 
 

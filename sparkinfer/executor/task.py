@@ -67,7 +67,8 @@ class _LazyModel:
     def __init__(self, plan: TaskPlan, device: Device) -> None:
         self._plan = plan
         self._device = device
-        self._batch_size = BatchSize(plan.batch.size, on_cpu=device.kind == "cpu")
+        key = (*plan.cache_key, str(device), str(plan.batch.size))
+        self._batch_size = _sizes.setdefault(key, BatchSize(plan.batch.size, on_cpu=device.kind == "cpu"))
         self._opening = Lock()
         self._predictor: Predictor | None = None
 
@@ -89,6 +90,10 @@ class _LazyModel:
                 self._batch_size.probe(runtime)
                 self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size)
             return self._predictor
+
+
+_sizes: dict[tuple[str, ...], BatchSize] = {}
+"""Batch sizes by model, device and the size that was asked for: what one task learned serves the next."""
 
 
 def open_runtime(plan: TaskPlan, device: Device) -> Runtime:

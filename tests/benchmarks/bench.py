@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     facts = machine_facts()
     job, photos = _prepare(options)
-    contestants = [c for c in CONTESTANTS if not options.only or c.name in options.only]
+    contestants = [c for c in CONTESTANTS if (c.name in options.only if options.only else c.default)]
     own, peers = OWN_PYTHON.absolute(), Path(sys.executable)
     outcomes = run_rounds(
         contestants,
@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     names = [c.name for c in CONTESTANTS]
     parser.add_argument("--rows", type=int, default=1000, help="images")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=3, help="in each contestant's session, the first one included")
     parser.add_argument("--model", choices=MODELS, default=MODELS[0])
     parser.add_argument("--size", choices=sorted(SIZES), default="imagenet", help="of the images")
     parser.add_argument("--stored", choices=("parquet", "folder"), default="parquet", help="how the images are stored")
@@ -119,6 +120,7 @@ def _prepare(options: argparse.Namespace) -> tuple[Job, PhotoSet]:
         workers=cores(),
         batch_size=BATCH_SIZE,
         output="",
+        jobs=options.jobs,
     )
     return job, photos
 
@@ -143,6 +145,7 @@ def _setting(options: argparse.Namespace, photos: PhotoSet, job: Job) -> dict[st
         "made from": f"{photos.photographs} photographs",
         "stored as": photos.stored,
         "rounds": str(options.rounds),
+        "jobs in a session": str(job.jobs),
         "workers": f"{job.workers}, each with one intra-op thread",
         "batch size": str(job.batch_size),
     }

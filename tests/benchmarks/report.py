@@ -100,8 +100,8 @@ def _results(measured: Measured) -> str:
     head = ("contestant", "images/s, warm", "warm job, s", "first job, s", "start-up, s", "peak memory, GB")
     return (
         "## Results\n\nMedian (smallest to largest) over the rounds. First: from the start of the process to the end "
-        "of its first job. Warm: the second job in the same session. Start-up: first minus warm. Peak memory: largest "
-        "sum of the proportional set sizes of all processes, JVM included.\n\n" + table(head, rows)
+        "of its first job. Warm: the median of the later jobs in the same session. Start-up: first minus warm. Peak "
+        "memory: largest sum of the proportional set sizes of all processes, JVM included.\n\n" + table(head, rows)
     )
 
 

@@ -23,6 +23,8 @@ class Contestant:
         tuning: how it departs from its documentation's example, and why.
         goal: sparkinfer's images/s in a warm job should be at least so many times this one's.
         own_environment: runs in sparkinfer's environment instead of the peers'.
+        arguments: of the module, after the job file.
+        default: takes part when nobody is chosen.
     """
 
     name: str
@@ -31,11 +33,13 @@ class Contestant:
     tuning: str
     goal: float | None
     own_environment: bool = False
+    arguments: tuple[str, ...] = ()
+    default: bool = True
 
     def command(self, peers: Path, own: Path, job: Path) -> list[str]:
         """Its command line, given both environments' `python`."""
         python = own if self.own_environment else peers
-        return [str(python), "-m", f"tests.benchmarks.contestants.{self.module}", str(job)]
+        return [str(python), "-m", f"tests.benchmarks.contestants.{self.module}", str(job), *self.arguments]
 
 
 CONTESTANTS = (
@@ -84,5 +88,15 @@ CONTESTANTS = (
         "none: a job's defaults",
         None,
         own_environment=True,
+    ),
+    Contestant(
+        "sparkinfer-fast",
+        "sparkinfer, decode: fast",
+        "sparkinfer_job",
+        "`decode: fast`: large JPEGs are decoded at a fraction of their size, so confidences move a little",
+        None,
+        own_environment=True,
+        arguments=("fast",),
+        default=False,
     ),
 )

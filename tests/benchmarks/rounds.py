@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -42,7 +43,7 @@ class Run:
 
     Attributes:
         first: seconds from the process's launch to the end of its first job.
-        warm: seconds of the second job in the same session.
+        warm: seconds of a later job in the same session: the median.
         peak: bytes; largest sum of proportional memory over the process tree.
         exit_status: of the process; not 0 when it crashed after its jobs were done.
     """
@@ -130,7 +131,7 @@ def _run(command: list[str], job: Job, folder: Path) -> Run | str:
         return f"failed: not done after {TIMEOUT} s"
     if len(marks) < job.jobs:
         return f"failed: exit status {status}: {_last_error(folder / 'log.txt')}"
-    first, warm = marks[0].ended - launched, marks[1].ended - marks[1].started
+    first, warm = marks[0].ended - launched, median(mark.ended - mark.started for mark in marks[1:])
     return Run(first, warm, memory.peak, status)
 
 

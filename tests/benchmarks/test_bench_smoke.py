@@ -125,7 +125,7 @@ def test_a_contestant_that_fails_does_not_stop_the_others(tmp_path):
     program = (
         "import json, sys, pathlib\n"
         "output = pathlib.Path(json.loads(pathlib.Path(sys.argv[1]).read_text())['output'])\n"
-        "marks = [{'job': n, 'started': 2.0 * n, 'ended': 2.0 * n + 1.5} for n in range(2)]\n"
+        "marks = [{'job': n, 'started': 2.0 * n, 'ended': 2.0 * n + 1.5 + n % 2} for n in range(3)]\n"
         "(output / 'marks.jsonl').write_text(''.join(json.dumps(mark) + '\\n' for mark in marks))\n"
     )
 
@@ -136,7 +136,7 @@ def test_a_contestant_that_fails_does_not_stop_the_others(tmp_path):
         return [sys.executable, "-c", code, str(file)]
 
     outcomes = run_rounds([PANDAS_UDF, DAFT], job(), rounds=2, seed=1, scratch=tmp_path, command=command)
-    assert [run.warm for run in outcomes["daft"].runs] == [1.5, 1.5]
+    assert [run.warm for run in outcomes["daft"].runs] == [2.0, 2.0]
     assert outcomes["daft"].failed is None
     assert outcomes["spark-pandas-udf"].runs == []
     assert outcomes["spark-pandas-udf"].failed == "failed: exit status 1: ValueError: no such luck"

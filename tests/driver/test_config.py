@@ -147,6 +147,10 @@ class TestSettings:
         assert setting.startswith(error.key)
         assert "holds no keys" in error.message
 
+    @pytest.mark.parametrize("text", ["!", "&a", "#x", "!!str", "null", ""])
+    def test_only_a_spelling_of_null_is_null(self, text):
+        assert parse_setting(f"model.path={text}")[1] == (None if text in ("null", "") else text)
+
     def test_a_block_that_is_a_plain_value_in_the_file(self):
         assert refusal({"batch": 5}, ["batch.size=1"]).key == "batch"
 

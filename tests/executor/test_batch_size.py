@@ -52,22 +52,36 @@ def test_a_size_from_the_spec_is_not_measured() -> None:
     assert size.current == 7
 
 
-def test_a_cpu_takes_the_fastest_candidate_after_warming_up() -> None:
+def tried(*seconds: float) -> BatchSize:
+    """A CPU's size after one batch to warm up, and one with each of these seconds an image."""
     size = BatchSize("auto", on_cpu=True)
-    first, second, third = CPU_CANDIDATES
-    size.ran(first, 99.0)
-    size.ran(first, first * 0.003)
-    assert size.current == second
-    size.ran(second - 1, 0.0)
-    size.ran(second, second * 0.001)
-    size.ran(third, third * 0.002)
-    assert size.current == second
-    size.ran(second, 99.0)
-    assert size.current == second
+    size.ran(size.current, 99.0)
+    for each in seconds:
+        size.ran(size.current, size.current * each)
+    return size
+
+
+def test_a_cpu_takes_the_fastest_candidate_after_warming_up() -> None:
+    times = [0.003, 0.002, 0.001, 0.002, 0.004]
+    assert tried(times[0]).current == CPU_CANDIDATES[1]
+    size = tried(*times, *times)
+    assert size.current == CPU_CANDIDATES[2]
+    size.ran(size.current, 99.0)
+    assert size.current == CPU_CANDIDATES[2]
+
+
+def test_a_partial_batch_tells_nothing() -> None:
+    size = tried()
+    size.ran(size.current - 1, 0.0)
+    assert size.current == CPU_CANDIDATES[0]
+
+
+def test_of_two_trials_the_faster_counts() -> None:
+    assert tried(0.001, 0.002, 0.003, 0.004, 0.005, *[0.9] * 5).current == CPU_CANDIDATES[0]
 
 
 def test_out_of_memory_halves_down_to_one_and_stays() -> None:
-    size = BatchSize("auto", on_cpu=True)
+    size = BatchSize("auto", on_cpu=False)
     for rows, expected in [(8, 4), (4, 2), (2, 1), (1, 1), (64, 1)]:
         size.out_of_memory(rows)
         assert size.current == expected

@@ -101,6 +101,14 @@ def test_out_of_memory_halves_the_batch_and_remembers(tmp_path: Path) -> None:
     assert calls(tmp_path, "infer") == [8, 4, 2, 2, 4, 2, 2, 2, 2, 2, 2, 2, 2]
 
 
+def test_the_next_task_of_the_process_remembers_the_batch_size(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, size=8, memory_limit_images=3)
+    run(plan, batch(*[RED] * 20))
+    before = len(calls(tmp_path, "infer"))
+    run(plan, batch(*[RED] * 24))
+    assert calls(tmp_path, "infer")[before:] == [2] * 12
+
+
 def test_out_of_memory_with_one_image_is_a_coded_row(tmp_path: Path) -> None:
     rows = run(fake_plan(tmp_path, size=2, memory_limit_images=0), batch(RED, GREEN))
     assert [(r["error_code"], r["error_stage"]) for r in rows] == [("OUT_OF_MEMORY", "infer")] * 2

@@ -53,7 +53,7 @@ class Job:
     workers: int
     batch_size: int
     output: str
-    jobs: int = 2
+    jobs: int = 3
 
     def save(self, path: Path) -> None:
         """Writes the job as JSON."""

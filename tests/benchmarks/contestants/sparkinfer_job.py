@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -15,12 +16,12 @@ from tests.benchmarks.contestants.job import Job, RunJob, contend
 from tests.benchmarks.contestants.spark_session import SPARK_CONF
 
 
-def _spec(job: Job, output: Path) -> JobSpec:
+def _spec(job: Job, output: Path, decode: str) -> JobSpec:
     return JobSpec.model_validate(
         {
             "source": {"images" if job.stored == "folder" else "parquet": job.images},
             "model": {"path": job.onnx, "device": "cpu"},
-            "preprocess": asdict(job.recipe),
+            "preprocess": {**asdict(job.recipe), "decode": decode},
             "sink": {"path": str(output)},
             "spark": {"master": f"local[{job.workers}]", "conf": SPARK_CONF},
         }
@@ -37,7 +38,7 @@ def _open_session(job: Job) -> Iterator[RunJob]:
 
 
 def _run(job: Job, output: Path) -> None:
-    run_job(_spec(job, output))
+    run_job(_spec(job, output, decode="fast" if "fast" in sys.argv[2:] else "exact"))
 
 
 if __name__ == "__main__":
