@@ -32,6 +32,10 @@ class ModelSpec(BaseModel):
     fold: bool = Field(
         True, description="put normalisation into the model where its format allows, so that bytes travel to the device"
     )
+    digest: str | None = Field(
+        None, description="SHA-256 of the file in hex; another file is refused", pattern=r"^(sha256:)?[0-9a-fA-F]{64}$"
+    )
+    trusted: bool = Field(False, description="allow a pickled model file, which can run any code when it is opened")
     options: dict[str, Any] = Field(default_factory=dict, description="passed on to the runtime as they are")
 
     @property

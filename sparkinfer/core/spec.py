@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.core.quantities import Amount, amount, seconds
 
-__all__ = ["BatchSpec", "ErrorsSpec", "JobSpec", "SinkSpec", "SourceSpec", "SparkSpec"]
+__all__ = ["BatchSpec", "ErrorsSpec", "JobSpec", "ResumeSpec", "SinkSpec", "SourceSpec", "SparkSpec"]
 
 SOURCE_KINDS = ("images", "parquet", "table", "query", "paths")
 
@@ -97,11 +98,60 @@ class SinkSpec(_Block):
 
 
 class ErrorsSpec(_Block):
-    """How many rows may fail before the job counts as failed."""
+    """How many rows may fail, and how long one may take."""
 
     max_fraction: float = Field(
         0.5, description="share of rows in [0, 1] that may fail; above it the exit status is 3", ge=0, le=1
     )
+    max_rows: int | None = Field(None, description="number of rows that may fail; above it the exit status is 3", ge=0)
+    row_timeout: str | float = Field("5 min", description="longest time for one row (60s, 5 min); longer is TIMEOUT")
+
+    @field_validator("row_timeout")
+    @classmethod
+    def _is_duration(cls, value: str | float) -> str | float:
+        seconds(value)
+        return value
+
+    @property
+    def row_timeout_seconds(self) -> float:
+        """`row_timeout`, seconds."""
+        return seconds(self.row_timeout)
+
+
+class ResumeSpec(_Block):
+    """A long run as a series of committed snapshots: after a crash the same command goes on where it stopped."""
+
+    checkpoint: str = Field(description="folder that remembers what is finished, on any Hadoop file system")
+    snapshot_every: str | int = Field(
+        "1000 batches", description="how much one snapshot holds: batches, files or bytes"
+    )
+    trigger: str | float | None = Field(
+        None,
+        description="keep running and look for new input this often (30s, 5 min); stop when all is done by default",
+    )
+
+    @field_validator("snapshot_every")
+    @classmethod
+    def _is_amount(cls, value: str | int) -> str | int:
+        amount(value)
+        return value
+
+    @field_validator("trigger")
+    @classmethod
+    def _is_duration(cls, value: str | float | None) -> str | float | None:
+        if value is not None:
+            seconds(value)
+        return value
+
+    @property
+    def snapshot(self) -> Amount:
+        """`snapshot_every`, understood."""
+        return amount(self.snapshot_every)
+
+    @property
+    def trigger_seconds(self) -> float | None:
+        """`trigger`, seconds."""
+        return None if self.trigger is None else seconds(self.trigger)
 
 
 class SparkSpec(_Block):
@@ -128,6 +178,7 @@ class JobSpec(_Block):
     )
     sink: SinkSpec
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
+    resume: ResumeSpec | None = Field(None, description="go on after a crash; one plain job when left out")
     report: str | None = Field(None, description="folder for report.json")
     spark: SparkSpec = Field(default_factory=SparkSpec)
 

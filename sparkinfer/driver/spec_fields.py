@@ -29,8 +29,10 @@ _PLURALS = {"text": "texts", "a whole number": "whole numbers", "a number": "num
 
 
 def block_of(annotation: Any) -> type[BaseModel] | None:
-    """The model behind a block's annotation, or None when it is no block."""
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+    """The model behind a block's annotation, one that may be left out included; None when it is no block."""
+    members = [member for member in _members(annotation) if member is not type(None)]
+    only = members[0] if len(members) == 1 else None
+    return only if isinstance(only, type) and issubclass(only, BaseModel) else None
 
 
 def is_free_block(annotation: Any) -> bool:

@@ -23,8 +23,8 @@ MEMORY_SHARE = 0.9
 """Of the free device memory: allocators round up, and other images may take a little more."""
 
 CPU_CANDIDATES = (2, 4, 8, 16, 32)
-"""Sizes that are tried. Measured on efficientnet-lite0 with one thread: 9.3 ms an image at 2, 9.9 at 8, 10.9 at 64, since larger
-batches leave the caches; ResNet-50 gains a few per cent up to 32."""
+"""Sizes that are tried. Measured on efficientnet-lite0 with one thread: 9.3 ms an image at 2, 9.9 at 8, 10.9 at 64,
+since larger batches leave the caches; ResNet-50 gains a few per cent up to 32."""
 
 FIXED_ON_CPU = 8
 """For runtimes whose results depend on the size of a batch."""
