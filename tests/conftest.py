@@ -6,8 +6,13 @@ import os
 import sys
 
 import pytest
+from hypothesis import settings
 
 from sparkinfer.core.errors import SparkInferError
+
+# No test is timed, and a busy machine is slow.
+settings.register_profile("sparkinfer", deadline=None)
+settings.load_profile("sparkinfer")
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +34,7 @@ def spark(tmp_path_factory):
     os.environ["LC_ALL"] = "C.UTF-8"  # Java opens names of the locale's characters only
     place = tmp_path_factory.mktemp("spark")
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master("local[2,4]")  # a failed task is tried again, as on a cluster
         .appName("sparkinfer-tests")
         .config("spark.pyspark.python", sys.executable)
         .config("spark.ui.enabled", "false")

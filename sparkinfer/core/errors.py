@@ -4,7 +4,8 @@ SparkInferError                 what a caller may catch
 ├── UserError                   the person can mend it: exit status 2, one screen, no stack trace
 │   ├── SpecError               a key or a value of the job file or of the arguments
 │   ├── ModelError              the model file, its signature, its labels
-│   ├── SourceError             the input: nothing there, a missing column
+│   ├── SourceError             the input: a missing location, a missing column
+│   │   └── EmptySourceError    the input has no row, or none is chosen
 │   ├── SinkError               the output: already there, not writable
 │   ├── DeviceError             a device that was asked for and is not there
 │   └── MissingExtraError       an optional package is not installed
@@ -19,9 +20,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import StrEnum
 
+from sparkinfer.core.secrets import redacted
+
 __all__ = [
     "BudgetExceededError",
     "DeviceError",
+    "EmptySourceError",
     "ErrorCode",
     "JobFailedError",
     "MissingExtraError",
@@ -117,7 +121,7 @@ _MEANING = {
 
 
 class SparkInferError(Exception):
-    """Root of the tree.
+    """Root of the tree. Holds no secrets: they are taken out of what it is made of (`core.secrets`).
 
     Args:
         message: what is wrong, in one sentence.
@@ -131,11 +135,11 @@ class SparkInferError(Exception):
     def __init__(
         self, message: str, *, key: str | None = None, allowed: Iterable[str] = (), hint: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = redacted(message)
+        super().__init__(self.message)
         self.key = key
-        self.allowed = tuple(allowed)
-        self.hint = hint
+        self.allowed = tuple(map(redacted, allowed))
+        self.hint = hint and redacted(hint)
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {"key": self.key, "allowed": self.allowed, "hint": self.hint}
@@ -166,7 +170,11 @@ class ModelError(UserError):
 
 
 class SourceError(UserError):
-    """The input is missing, empty, or lacks a column."""
+    """The input is missing, or lacks a column."""
+
+
+class EmptySourceError(SourceError):
+    """The input has no row, or `where` and `sample` choose none."""
 
 
 class SinkError(UserError):
@@ -216,7 +224,8 @@ class RowError(SparkInferError):
     """
 
     def __init__(self, code: ErrorCode, message: str, *, stage: Stage | None = None) -> None:
-        super().__init__(message[:MAX_MESSAGE_CHARS])
+        # Cut after secrets are gone: half of one is harder to see.
+        super().__init__(redacted(message[: 4 * MAX_MESSAGE_CHARS])[:MAX_MESSAGE_CHARS])
         self.code = code
         self.stage = stage or code.stage
 

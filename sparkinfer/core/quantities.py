@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +13,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 864
 
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
-_NUMBER_AND_UNIT = re.compile(r"\s*([\d_]+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_NUMBER_AND_UNIT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 Unit = Literal["batches", "files", "bytes"]
 
@@ -60,4 +61,6 @@ def amount(text: str | int) -> Amount:
 
 def _split(text: str | float) -> tuple[float | None, str]:
     found = _NUMBER_AND_UNIT.fullmatch(str(text))
-    return (float(found.group(1).replace("_", "")), found.group(2).lower()) if found else (None, "")
+    number = float(found.group(1).replace("_", "")) if found else math.inf
+    # Hundreds of digits are infinity, and no amount.
+    return (number, found.group(2).lower()) if found and math.isfinite(number) else (None, "")

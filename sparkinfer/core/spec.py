@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.quantities import Amount, amount, seconds
+from sparkinfer.core.secrets import redacted_data
 
 __all__ = ["BatchSpec", "ErrorsSpec", "JobSpec", "ResumeSpec", "SinkSpec", "SourceSpec", "SparkSpec"]
 
@@ -183,5 +184,6 @@ class JobSpec(_Block):
     spark: SparkSpec = Field(default_factory=SparkSpec)
 
     def describe(self) -> dict[str, Any]:
-        """The spec as plain data, for logs and reports."""
-        return self.model_dump(mode="json", exclude_defaults=True)
+        """The spec as plain data without its secrets, for logs, reports and checkpoints."""
+        described: dict[str, Any] = redacted_data(self.model_dump(mode="json", exclude_defaults=True))
+        return described

@@ -10,12 +10,13 @@ import copy
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from sparkinfer.core.errors import SpecError
+from sparkinfer.core.secrets import MASK, is_secret_name
 from sparkinfer.core.spec import SOURCE_KINDS, JobSpec
-from sparkinfer.driver.job_file import JobFile, parse_job_file, read_local_text
+from sparkinfer.driver.job_file import JobFile, parse_job_file, parse_value, read_local_text
+from sparkinfer.driver.paths import unusable
 from sparkinfer.driver.spec_errors import spec_error
 from sparkinfer.driver.spec_fields import (
     annotation_at,
@@ -26,6 +27,7 @@ from sparkinfer.driver.spec_fields import (
     takes_text,
     type_in_words,
 )
+from sparkinfer.driver.wording import dotted, printable, shown
 
 __all__ = ["load_job", "parse_setting", "validated"]
 
@@ -68,9 +70,11 @@ def load_job(
     origins.update({key: f"{file.name} line {line}" for key, line in file.lines.items()})
     origins.update({key: "command line" for key, _ in overrides})
     try:
-        return JobSpec.model_validate(data)
+        spec = JobSpec.model_validate(data)
     except ValidationError as error:
         raise spec_error(error, data, origins) from None
+    _check_paths(spec)
+    return spec
 
 
 def validated(block: type[Block], data: Any, key: str) -> Block:
@@ -102,16 +106,16 @@ def parse_setting(text: str) -> tuple[Key, Any]:
     Raises:
         SpecError: no `=`, no key, a key inside a plain value, or a value that is not YAML.
     """
-    dotted, equals, raw = text.partition("=")
-    if not equals or not dotted.strip():
-        raise SpecError(f"--set {text}: needs KEY=VALUE", hint="--set model.path=resnet50.onnx")
-    key = _split_key(dotted.strip())
+    name, equals, raw = text.partition("=")
+    if not equals or not name.strip():
+        raise SpecError(f"--set {printable(text)}: needs KEY=VALUE", hint="--set model.path=resnet50.onnx")
+    key = _split_key(name.strip())
     return key, _typed(key, raw.strip())
 
 
-def _split_key(dotted: str) -> Key:
+def _split_key(name: str) -> Key:
     """Splits at dots; inside a free block (`spark.conf`) the rest is one key."""
-    parts = tuple(dotted.split("."))
+    parts = tuple(name.split("."))
     for end in range(1, len(parts)):
         info = field_at(parts[:end])
         if info is None:
@@ -120,8 +124,8 @@ def _split_key(dotted: str) -> Key:
             return (*parts[:end], ".".join(parts[end:]))
         if block_of(info.annotation) is None:
             raise SpecError(
-                f"takes {type_in_words(info.annotation)}; it holds no keys, so {dotted} cannot be set",
-                key=".".join(parts[:end]),
+                f"takes {type_in_words(info.annotation)}; it holds no keys, so {dotted(parts)} cannot be set",
+                key=dotted(parts[:end]),
             )
     return parts
 
@@ -130,11 +134,12 @@ def _typed(key: Key, raw: str) -> Any:
     annotation = annotation_at(key)
     as_text = takes_text(annotation)
     try:
-        value = yaml.safe_load(raw)
-    except (yaml.YAMLError, ValueError):
+        value = parse_value(raw)
+    except ValueError:
         if as_text:
             return raw
-        raise SpecError(f"{raw!r} is not readable as a YAML value", key=".".join(key)) from None
+        value = MASK if is_secret_name(key[-1]) else shown(raw)
+        raise SpecError(f"the value {value} of --set is not readable as YAML", key=dotted(key)) from None
     is_null = raw in _NULLS  # a comment, a lone tag or anchor is null for YAML too, but was meant as text
     was_quoted = isinstance(value, str) and raw[:1] in ("'", '"')
     was_list = isinstance(value, list) and takes_list_of_text(annotation)
@@ -172,9 +177,26 @@ def _put(data: dict[str, Any], key: Key, value: Any) -> None:
             inner = {"preset": inner}
         elif not isinstance(inner, dict):
             raise SpecError(
-                f"holds {inner!r}, which is no block of keys, so {'.'.join(key)} cannot be set",
-                key=".".join(key[:depth]),
+                f"holds {shown(inner)}, which is no block of keys, so {dotted(key)} cannot be set",
+                key=dotted(key[:depth]),
             )
         block[part] = inner
         block = inner
     block[key[-1]] = value
+
+
+def _check_paths(spec: JobSpec) -> None:
+    """Refuses paths that the system will not even look for: better now than as an error of its own in mid-job."""
+    kind, checkpoint = spec.source.kind, spec.resume.checkpoint if spec.resume else None
+    named: list[tuple[str, str | None]] = [
+        *((f"source.{kind}", name) for name in spec.source.locations if kind != "query"),
+        ("model.path", spec.model.path),
+        ("model.labels", spec.model.labels),
+        ("sink.path", spec.sink.path),
+        ("resume.checkpoint", checkpoint),
+        ("report", spec.report),
+    ]
+    for key, name in named:
+        reason = unusable(name) if name else None
+        if reason:
+            raise SpecError(f"{shown(name)} cannot be used as a path: {reason}", key=key)

@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sparkinfer.driver.names import quoted
+
 __all__ = ["column", "local_frame", "settings", "to_arrow"]
 
 
@@ -36,7 +38,7 @@ def to_arrow(frame: DataFrame) -> pa.Table:
 
 def column(name: str) -> Column:
     """A top-level column by its exact name, dots and backticks included."""
-    return F.col("`" + name.replace("`", "``") + "`")
+    return F.col(quoted(name))
 
 
 @contextmanager

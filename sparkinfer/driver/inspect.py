@@ -17,6 +17,7 @@ from sparkinfer.core.errors import ModelError
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.protocols import Folding
+from sparkinfer.core.secrets import redacted
 from sparkinfer.driver.helper_process import environment
 from sparkinfer.executor.inspection import error_from_dict
 
@@ -100,7 +101,7 @@ def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> di
         ) from error
     stderr = done.stderr.decode("utf-8", errors="replace").strip()
     if stderr:
-        log.info("inspection of %s said:\n%s", spec.path, stderr)
+        log.info("inspection of %s said:\n%s", redacted(spec.path), redacted(stderr))
     if done.returncode == 0:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer

@@ -1,7 +1,8 @@
 """A job file's text -> plain data, with the line of every key. Driver only; imports no pyspark.
 
 YAML, read with the safe loader: no Python objects. What YAML would let pass in silence is refused here: a key given
-twice (the last one would win), keys that are no text, several documents.
+twice (the last one would win), keys that are no text, several documents, and a few lines whose aliases stand for more
+than memory holds.
 """
 
 from __future__ import annotations
@@ -16,10 +17,21 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 from sparkinfer.core.errors import SpecError
+from sparkinfer.driver.wording import dotted, printable, shortened
 
-__all__ = ["JobFile", "parse_job_file", "read_local_text"]
+__all__ = ["JobFile", "parse_job_file", "parse_value", "read_local_text"]
 
 Key = tuple[str, ...]
+
+MAX_FILE_BYTES = 4 << 20
+"""A job file has some kilobytes; a long list of paths belongs into a table (`source.paths`)."""
+
+MAX_EXPANDED = 4 * MAX_FILE_BYTES
+"""Characters and values that a file may stand for when every alias is written out."""
+
+_NOT_YAML = (yaml.YAMLError, ValueError, ArithmeticError, AttributeError, LookupError, TypeError)
+"""What PyYAML raises at text that is no YAML, and (all but the first) at a value that its tag does not fit: `!!int ""`,
+2026-13-45."""
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
 _TEXT_TAG = "tag:yaml.org,2002:str"
@@ -46,13 +58,20 @@ def read_local_text(path: str) -> str:
     Raises:
         SpecError: it is not there (names a file that is), is a folder, cannot be read, or is not UTF-8 text.
     """
-    local = Path(unquote(urlsplit(path).path) if path.startswith("file:") else path)
+    local = _local(path)
     if "://" in path and not path.startswith("file:"):
         raise SpecError(
             f"the job file {path} is not local", hint="copy it here, or give it to spark-submit with --files"
         )
     try:
-        return local.read_text(encoding="utf-8-sig")
+        with local.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise SpecError(
+                f"{path} has more than {MAX_FILE_BYTES:,} bytes, too many for a job file",
+                hint="a job file is YAML; images go to --images, long lists of paths to source.paths",
+            )
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise SpecError(f"there is no job file {path}", hint=_neighbours(local)) from None
     except IsADirectoryError:
@@ -87,15 +106,101 @@ def parse_job_file(text: str, name: str) -> JobFile:
             kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
             raise SpecError(f"{name} holds {kind} at its top level; it must hold keys", hint="source: {images: ...}")
         lines = dict(_key_lines(root, name))
-        data = yaml.load(text, Loader=yaml.SafeLoader)
+        _check_expanded(root, name)
+        data = _constructed(root)
     except yaml.MarkedYAMLError as error:
         raise SpecError(_syntax_message(error, name), hint=_syntax_hint(error)) from None
     except RecursionError:
         raise SpecError(f"{name} is nested too deeply to be a job file") from None
-    except (yaml.YAMLError, ValueError) as error:
-        # ValueError: a scalar that looks like a date but is none.
-        raise SpecError(f"{name} is not readable as YAML: {error}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{name} is not readable as YAML: {shortened(str(error))}") from None
+    except _NOT_YAML as error:
+        raise SpecError(_misfit(root, name) or f"{name} is not readable as YAML: {shortened(str(error))}") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{name} line 1: the tag {printable(root.tag)} makes something else of the keys")
     return JobFile(name, data, lines)
+
+
+def parse_value(text: str) -> Any:
+    """One value, read as safely as a job file.
+
+    Raises:
+        ValueError: it is no YAML value.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if root is None:
+            return None
+        _check_expanded(root, "the value")
+        return _constructed(root)
+    except (*_NOT_YAML, RecursionError, SpecError) as error:
+        raise ValueError(f"no YAML value: {error}") from error
+
+
+def _constructed(node: yaml.Node) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _misfit(root: yaml.Node | None, name: str) -> str | None:
+    """Names the line of the first value that its tag does not fit."""
+    for node in _nodes(root) if root is not None else ():
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                _constructed(node)
+        except _NOT_YAML as error:
+            kind = printable(node.tag.rsplit(":", 1)[-1])
+            line = node.start_mark.line + 1
+            return f"{name} line {line}: {printable(node.value)!r} is no {kind} ({shortened(str(error))})"
+    return None
+
+
+def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
+    """Every node once."""
+    pending, seen = [root], {id(root)}
+    while pending:
+        node = pending.pop()
+        yield node
+        fresh = [child for child in _children(node) if id(child) not in seen]
+        seen.update(map(id, fresh))
+        pending.extend(reversed(fresh))
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
+
+
+def _check_expanded(root: yaml.Node, name: str) -> None:
+    """Refuses aliases that stand for too much, or for a block that they lie in. Nothing is written out to find out."""
+    sizes: dict[int, int | None] = {}
+
+    def size(node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1 + len(node.value)
+        if id(node) not in sizes:
+            sizes[id(node)] = None
+            sizes[id(node)] = 1 + sum(map(size, _children(node)))
+        known = sizes[id(node)]
+        if known is None:
+            raise SpecError(f"{name} line {node.start_mark.line + 1}: an alias stands for a block that it lies in")
+        return known
+
+    if size(root) > MAX_EXPANDED:
+        raise SpecError(f"{name} stands for more than {MAX_EXPANDED:,} characters when its aliases (*) are written out")
+
+
+def _local(path: str) -> Path:
+    if not path.startswith("file:"):
+        return Path(path)
+    try:
+        return Path(unquote(urlsplit(path).path))
+    except ValueError as error:
+        raise SpecError(f"{path} is no URI of a job file: {error}", hint="file:///folder/job.yaml") from None
 
 
 def _key_lines(root: yaml.MappingNode, name: str) -> Iterator[tuple[Key, int]]:
@@ -110,8 +215,8 @@ def _key_lines(root: yaml.MappingNode, name: str) -> Iterator[tuple[Key, int]]:
             line = key_node.start_mark.line + 1
             if key_node.tag == _MERGE_TAG:
                 continue
-            if key_node.tag != _TEXT_TAG:
-                shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "[...] or {...}"
+            if key_node.tag != _TEXT_TAG or not isinstance(key_node, yaml.ScalarNode):
+                shown = printable(key_node.value) if isinstance(key_node, yaml.ScalarNode) else "[...] or {...}"
                 raise SpecError(
                     f"{name} line {line}: the key {shown} is not text", hint="put it in quotes if it is meant"
                 )
@@ -119,7 +224,7 @@ def _key_lines(root: yaml.MappingNode, name: str) -> Iterator[tuple[Key, int]]:
             if key_node.value in seen:
                 raise SpecError(
                     f"given twice in {name}, in lines {seen[key_node.value]} and {line}",
-                    key=".".join(key),
+                    key=dotted(key),
                     hint="keep one of them",
                 )
             seen[key_node.value] = line
@@ -132,7 +237,7 @@ def _syntax_message(error: yaml.MarkedYAMLError, name: str) -> str:
     mark = error.problem_mark or error.context_mark
     where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     what = ", ".join(part for part in (error.context, error.problem) if part)
-    return f"{name}{where}: {what or 'not readable as YAML'}"
+    return f"{name}{where}: {shortened(what) or 'not readable as YAML'}"
 
 
 def _syntax_hint(error: yaml.MarkedYAMLError) -> str | None:

@@ -47,6 +47,8 @@ def archive_options(java_home: Path, folder: Path | None = None, *, now: float |
     if not archive.exists():
         _adopt(archive, time.time() if now is None else now)
     if archive.exists():
+        if not _is_own_file(archive):
+            return ""
         return f"-XX:SharedArchiveFile={archive} {_QUIET}"
     if not _claim(archive.with_suffix(".claim"), time.time() if now is None else now):
         return ""
@@ -59,14 +61,20 @@ def _cache_home() -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Makes the folder; false when it is not the user's own, others may write there, or options could not name it."""
+    """Makes the folder; false when it is not the user's own, others may enter it, or options could not name it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError:
         return False
-    own = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    own = found.st_uid == os.getuid() and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     return own and stat.S_ISDIR(found.st_mode) and not any(c.isspace() or c in "'\"" for c in str(folder))
+
+
+def _is_own_file(path: Path) -> bool:
+    """No link and nobody else's: Java maps the classes in it without looking at them again."""
+    found = path.lstat()
+    return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
 
 
 def _key(java_home: Path) -> str:
@@ -94,7 +102,8 @@ def _claim(claim: Path, now: float) -> bool:
 
 def _adopt(archive: Path, now: float) -> None:
     """Gives a finished archive of an earlier run its final name, and removes the others."""
-    left = sorted(archive.parent.glob(f"{archive.stem}.*.new"), key=lambda path: path.stat().st_mtime)
+    own = (path for path in archive.parent.glob(f"{archive.stem}.*.new") if _is_own_file(path))
+    left = sorted(own, key=lambda path: path.stat().st_mtime)
     finished = [path for path in left if now - path.stat().st_mtime > _SETTLED_SECONDS and path.stat().st_size]
     for path in finished[:-1]:
         path.unlink(missing_ok=True)

@@ -85,8 +85,11 @@ def look_up(path: str) -> FileRow:
 
 
 def _row(entry: os.DirEntry[str]) -> FileRow | None:
-    # Java reads names as UTF-8. One that is not cannot be opened there, but is a row all the same.
-    name = PREFIX + os.fsencode(entry.path).decode("utf-8", "replace")
+    # Java reads names as UTF-8. One that is not cannot be opened there, but is a row of its own all the same.
+    raw = os.fsencode(entry.path)
+    name = PREFIX + raw.decode("utf-8", "backslashreplace")
+    if os.fsencode(name.removeprefix(PREFIX)) != raw:
+        return FileRow(name, None, None, "the name is not UTF-8, so that Java cannot open it")
     try:
         found = entry.stat()
     except OSError as error:  # a dangling link, or deleted since

@@ -26,7 +26,7 @@ from sparkinfer.driver.inspect import Inspection, inspect
 from sparkinfer.driver.labels import check_labels, parse_labels
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.resources import SETTINGS, decode_cores
+from sparkinfer.driver.resources import SETTINGS, decode_cores, guard_mode
 from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.plan import BroadcastSource, SparkFileSource, TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
@@ -62,7 +62,7 @@ class Model:
         """What the executors need, with the model on its way to them.
 
         Args:
-            columns: `content`, `keys`, `max_image_bytes` of the plan.
+            columns: `content`, `keys`, `max_image_bytes`, `row_timeout` of the plan.
         """
         found = self.inspected
         conf = {key: value for key in SETTINGS if (value := spark.conf.get(key, None)) is not None}
@@ -77,6 +77,7 @@ class Model:
             batch=self.batch,
             labels=found.labels,
             cores=decode_cores(conf, spark.sparkContext.defaultParallelism),
+            guard=guard_mode(conf),
             **columns,
         )
 
@@ -149,6 +150,8 @@ def _inspect(model: Model) -> Inspected:
         with path.open("rb") as file:
             spec = spec.model_copy(update={"format": detect_format(spec.path, file.read(4096), arch=spec.arch)})
     digest = _digest(path)
+    if spec.digest is not None:
+        path = _pinned_copy(path, digest, spec)
     answer = _ask(path, digest, spec, model)
     signature, folding = answer.signature, answer.folding
     labels = signature.labels
@@ -168,13 +171,43 @@ def _inspect(model: Model) -> Inspected:
     return Inspected(spec, folding.preprocess, folding.inside, travels, digest, artifact, signature, labels)
 
 
+_pinned: dict[str, Path] = {}
+
+
+def _pinned_copy(path: Path, digest: str, spec: ModelSpec) -> Path:
+    """A private copy of a file with the pinned digest: what was checked is what is opened, whoever changes the file.
+
+    It is alone in its folder: weights in files beside the model, of which the digest says nothing, are not found.
+
+    Raises:
+        ModelError: the file is another one.
+    """
+    _check_pin(digest, spec)
+    if digest not in _pinned:
+        copy = _scratch() / path.name
+        shutil.copyfile(path, copy)
+        _check_pin(_digest(copy), spec)
+        _pinned[digest] = copy
+    return _pinned[digest]
+
+
+def _check_pin(digest: str, spec: ModelSpec) -> None:
+    pinned = str(spec.digest).lower().removeprefix("sha256:")
+    if digest != pinned:
+        raise ModelError(
+            f"{spec.path!r} is not the file that is pinned: its SHA-256 is {digest}, expected {pinned}",
+            key="model.digest",
+            hint="the file was replaced or damaged; if the new one is meant, pin its digest",
+        )
+
+
 _asked: dict[tuple[str, ...], Inspection] = {}
 
 
 def _ask(path: Path, digest: str, spec: ModelSpec, model: Model) -> Inspection:
     """`inspect`, once per process for the same bytes and blocks: the next job of a session need not wait for it."""
     blocks = (spec, model.preprocess, model.postprocess)
-    key = (digest, *(block.model_dump_json(exclude={"labels", "name", "version"}) for block in blocks))
+    key = (digest, *(block.model_dump_json(exclude={"labels", "name", "version", "digest"}) for block in blocks))
     if key in _asked:
         return _asked[key]
     answer = inspect(str(path), *blocks, scratch=_scratch())

@@ -22,6 +22,7 @@ from sparkinfer.driver.frames import column, settings, to_arrow
 from sparkinfer.driver.listing import FileSystems, hadoop_path, refusal
 from sparkinfer.driver.local_files import FileRow
 from sparkinfer.driver.manifest import open_files
+from sparkinfer.driver.names import table_name
 from sparkinfer.driver.packing import LED, leading_sizes
 from sparkinfer.driver.paths import qualify
 from sparkinfer.driver.sql_errors import explained
@@ -69,7 +70,7 @@ def open_path_table(spark: SparkSession, name: str, path_column: str) -> DataFra
             raise SourceError(f"{name!r} has no list of paths", key=key, allowed=[f"*{end}" for end in _FORMATS])
     with explained(key):
         if format_ is None:
-            return spark.table(name)
+            return spark.table(table_name(name, key))
         if format_ == "text":
             lines = spark.read.text(name).select(F.col("value").alias(path_column))
             return lines.where(column(path_column) != "")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-__all__ = ["Root", "has_glob", "is_hidden", "local_path", "parse", "qualify", "url"]
+__all__ = ["Root", "has_glob", "is_hidden", "local_path", "parse", "qualify", "unusable", "url"]
 
 _GLOB = re.compile(r"[*?\[{]")
 _SLASHES = re.compile("/{2,}")
@@ -98,6 +98,24 @@ def local_path(uri: str) -> Path | None:
     local = Path(path)
     clustered = any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
     return None if scheme is None and clustered and not local.exists() else local
+
+
+def unusable(uri: str) -> str | None:
+    """Why the system will not even look for a local path: too long, a folder on the way may not be entered, ...
+
+    None where it looks, whether something is there or not, and where Hadoop has to say.
+    """
+    try:
+        path = local_path(uri)
+        if path is not None:
+            path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except ValueError as error:  # a character that no path may have
+        return str(error)
+    return None
 
 
 def is_hidden(name: str) -> bool:

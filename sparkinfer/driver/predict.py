@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -102,7 +103,14 @@ def results(images: DataFrame, plan: TaskPlan, engine: str) -> DataFrame:
     """`plan.keys` and `RESULT_COLUMNS` for every row of `images`, by one of the engines. Lazy."""
     if engine not in ENGINES:
         raise SpecError(f"unknown engine {engine!r}", key="engine", allowed=ENGINES)
-    return ENGINES[engine](images.select(*map(exact, (*plan.keys, plan.content))), plan)
+    names = (*plan.keys, plan.content)
+    images = images.select(*map(exact, names))
+    if not any(mark in name for name in names for mark in ".`"):
+        return ENGINES[engine](images, plan)
+    # pyspark's `mapInArrow` and its kin take a dot or a backtick in a column's name for syntax.
+    plain = replace(plan, keys=tuple(f"key{i}" for i in range(len(plan.keys))), content="content")
+    found = ENGINES[engine](images.toDF(*plain.keys, plain.content), plain)
+    return found.withColumnsRenamed(dict(zip(plain.keys, plan.keys, strict=True)))
 
 
 def stamped(table: DataFrame, found: Inspected, run_id: str) -> DataFrame:

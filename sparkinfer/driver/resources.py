@@ -1,4 +1,4 @@
-"""How many cores one task may decode on. Driver side; pure arithmetic on Spark's settings.
+"""How many cores one task may decode on, and whether it may fail. Driver side; pure arithmetic on Spark's settings.
 
 `spark.task.resource.gpu.amount` caps the tasks of an executor at its GPU slots, whatever its cores. The one task that
 holds the GPU then decodes on all the cores that no other task can use.
@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
-__all__ = ["SETTINGS", "decode_cores"]
+__all__ = ["SETTINGS", "decode_cores", "guard_mode"]
 
 SETTINGS = (
     "spark.master",
     "spark.executor.cores",
     "spark.task.cpus",
+    "spark.task.maxFailures",
     "spark.task.resource.gpu.amount",
     "spark.executor.resource.gpu.amount",
 )
-"""Settings that `decode_cores` looks at."""
+"""Settings that the functions here look at."""
 
 
 def decode_cores(conf: Mapping[str, str], default_parallelism: int) -> int | None:
@@ -42,6 +44,22 @@ def decode_cores(conf: Mapping[str, str], default_parallelism: int) -> int | Non
     gpus = float(conf.get("spark.executor.resource.gpu.amount", "1"))
     slots = max(1, min(cores // cpus, int(gpus / float(per_task))))
     return max(cpus, cores // slots)
+
+
+def guard_mode(conf: Mapping[str, str]) -> Literal["auto", "always"]:
+    """When the chain runs in a process of its own: `TaskPlan.guard`.
+
+    Args:
+        conf: those of `SETTINGS` that are set.
+
+    Returns:
+        always where Spark gives up a task at its first failure, as `local[N]` does; else auto: from the second
+        attempt on.
+    """
+    local = re.fullmatch(r"local(?:\[[^,\]]*(?:,\s*(\d+)\s*)?\])?", conf.get("spark.master", ""))
+    # Local masters do not look at spark.task.maxFailures: their own number, in brackets, is 1 by default.
+    failures = (local[1] or 1) if local else conf.get("spark.task.maxFailures", 4)
+    return "always" if int(failures) == 1 else "auto"
 
 
 def _executor_cores(conf: Mapping[str, str], default_parallelism: int) -> int | None:

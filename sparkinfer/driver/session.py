@@ -14,7 +14,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SpecError
+from sparkinfer.core.secrets import SETTING_PATTERN
 from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.gateway import start_context
 from sparkinfer.driver.jvm import archive_options
 
 __all__ = ["find_java", "get_session", "is_local_master", "own_arrow_limits"]
@@ -30,10 +32,18 @@ _JVM_FOLDER = Path("/usr/lib/jvm")
 _DEFAULT_CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # A native crash says where it was, instead of only that the worker is gone.
+    "spark.python.worker.faulthandler.enabled": "true",
     # Counting every error code makes a wide plan, which Spark would else complain of not printing.
     "spark.sql.debug.maxToStringFields": "200",
+    # Of Spark's own pages, event logs and explained plans.
+    "spark.redaction.regex": SETTING_PATTERN,
 }
 
+
+LOCAL_FAILURES = 4
+"""Attempts at a task of a local master of ours, as `spark.task.maxFailures` allows elsewhere: Spark's own local[N]
+ends a job at the first. The second attempt is the one that finds rows which end their process (`executor.guard`)."""
 
 _LIGHT_COMPILER = "-XX:TieredStopAtLevel=1"
 """For a JVM that hands images to a model on the same cores. Java's second compiler takes 5 s of a core in the first
@@ -54,15 +64,21 @@ def get_session(spec: JobSpec) -> SparkSession:
     if spec.spark.master is None or spec.spark.master.startswith("local"):
         # Workers start `python3` from PATH otherwise, which has none of our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(spec.name)
-    if spec.spark.master and not submitted:
-        builder = builder.master(spec.spark.master)
+    settings = {"spark.app.name": spec.name, **_DEFAULT_CONF}
     if not submitted:
+        if master := _master(spec):
+            settings["spark.master"] = _with_retries(master)
         quiet = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
         options = [quiet, archive_options(find_java()), _LIGHT_COMPILER if is_local_master(spec) else ""]
-        builder = builder.config("spark.driver.extraJavaOptions", " ".join(options))
-    for key, value in {**_DEFAULT_CONF, **spec.spark.conf}.items():
-        builder = builder.config(key, str(value).lower() if isinstance(value, bool) else str(value))
+        settings["spark.driver.extraJavaOptions"] = " ".join(options)
+    for key, value in spec.spark.conf.items():
+        if key != "spark.master":
+            settings[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    if not submitted:
+        start_context(settings)
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
@@ -72,6 +88,24 @@ def is_local_master(spec: JobSpec) -> bool:
         return False
     master = spec.spark.master or str(spec.spark.conf.get("spark.master", ""))
     return master.startswith("local") or (not master and "SPARK_CONF_DIR" not in os.environ)
+
+
+def _master(spec: JobSpec) -> str | None:
+    """The master that the job file names; Spark's default where nothing else can name one; else None."""
+    named = spec.spark.master or spec.spark.conf.get("spark.master")
+    if not named and os.environ.keys().isdisjoint(_NAME_A_MASTER):
+        return "local[*]"
+    return str(named) if named else None
+
+
+_NAME_A_MASTER = ("SPARK_CONF_DIR", "SPARK_HOME", "MASTER", "PYSPARK_SUBMIT_ARGS")
+"""Variables by which a machine may say what its Spark's master is."""
+
+
+def _with_retries(master: str) -> str:
+    """A local master that tries a failed task again; any other, and one with a number of its own, as it is."""
+    cores = re.fullmatch(r"local(?:\[\s*([^,\]]+?)\s*\])?", master)
+    return f"local[{cores[1] or 1},{LOCAL_FAILURES}]" if cores else master
 
 
 def own_arrow_limits(spark: SparkSession, max_bytes: int, mean_image_bytes: float | None) -> None:
@@ -86,6 +120,9 @@ def own_arrow_limits(spark: SparkSession, max_bytes: int, mean_image_bytes: floa
     rows = max(1, min(512, int(max_bytes / mean)))
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
     spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(max_bytes))
+    # So many rows Spark's vectorised readers hold at once: their default of 4,096 photographs is gigabytes too.
+    for format_ in ("parquet", "orc"):
+        spark.conf.set(f"spark.sql.{format_}.columnarReaderBatchSize", str(rows))
 
 
 def find_java(environment: Mapping[str, str] | None = None, folder: Path = _JVM_FOLDER) -> Path:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from sparkinfer.core.errors import SpecError
+from sparkinfer.core.secrets import MASK, is_secret_name
 from sparkinfer.driver.spec_fields import (
     all_keys,
     annotation_at,
@@ -23,15 +24,14 @@ from sparkinfer.driver.spec_fields import (
     takes_list_of_text,
     type_in_words,
 )
+from sparkinfer.driver.wording import dotted, printable, shortened, shown
 
 __all__ = ["did_you_mean", "spec_error"]
 
 Key = tuple[str, ...]
 
-MAX_SHOWN = 5
-"""Problems on one screen; a problem takes up to four lines of a terminal."""
-MAX_VALUE_CHARS = 60
-"""Of a wrong value, as it is shown."""
+MAX_ROWS, COLUMNS = 22, 80
+"""Of a terminal, without the prompt: more problems than fit are only counted."""
 
 _BOUNDS = {
     "greater_than",
@@ -62,9 +62,13 @@ def spec_error(
     problems = [_one_problem(key, group, data, origins) for key, group in groups.items()]
     if len(problems) == 1:
         return problems[0]
-    lines = [f"{len(problems)} problems", *(problem.render() for problem in problems[:MAX_SHOWN])]
-    if len(problems) > MAX_SHOWN:
-        lines.append(f"and {len(problems) - MAX_SHOWN} more")
+    lines, left = [f"{len(problems)} problems"], MAX_ROWS - 2
+    for number, problem in enumerate(problems):
+        left -= sum(-(-len(line) // COLUMNS) for line in problem.render().splitlines())
+        if left < 0:
+            lines.append(f"and {len(problems) - number} more")
+            break
+        lines.append(problem.render())
     return SpecError("\n".join(lines))
 
 
@@ -98,7 +102,7 @@ def _key_of(location: Iterable[str | int]) -> Key:
 
 
 def _one_problem(key: Key, group: list[ErrorDetails], data: Mapping[str, Any], origins: Mapping[Key, str]) -> SpecError:
-    dotted = ".".join(key)
+    name = dotted(key)
     kinds = {details["type"] for details in group}
     where = f" ({origins[key]})" if key in origins else ""
     info = field_at(key)
@@ -106,27 +110,27 @@ def _one_problem(key: Key, group: list[ErrorDetails], data: Mapping[str, Any], o
 
     if "extra_forbidden" in kinds:
         siblings = [known[-1] for known in all_keys() if known[:-1] == key[:-1]]
-        return SpecError(f"unknown key{where}", key=dotted, allowed=siblings, hint=did_you_mean(key))
+        return SpecError(f"unknown key{where}", key=name, allowed=siblings, hint=did_you_mean(key))
     if "missing" in kinds:
-        return SpecError("is required", key=dotted, hint=_how_to_give(key) or meaning)
+        return SpecError("is required", key=name, hint=_how_to_give(key) or meaning)
     if "value_error" in kinds:
-        return SpecError(f"{_own_words(group)}{where}", key=dotted or None)
+        return SpecError(f"{_own_words(group)}{where}", key=name or None)
 
-    value = _value_at(data, key, group[0]["input"])
+    value = MASK if is_secret_name(name) else _value_at(data, key, group[0]["input"])
     bounds = [details["msg"] for details in group if details["type"] in _BOUNDS]
     if bounds:
         text = bounds[0].replace("Input should ", "must ").replace("String should ", "must ").replace("Tuple", "list")
-        return SpecError(f"{text}, got {_shown(value)}{where}", key=dotted, hint=meaning)
+        return SpecError(f"{text}, got {shown(value)}{where}", key=name, hint=meaning)
     if kinds == {"string_pattern_mismatch"}:
-        return SpecError(f"cannot be {_shown(value)}{where}", key=dotted, allowed=[meaning or ""])
+        return SpecError(f"cannot be {shown(value)}{where}", key=name, allowed=[meaning or ""])
     if kinds == {"literal_error"}:
         allowed = [str(choice) for choice in get_args(annotation_at(key))]
         close = get_close_matches(str(value), allowed, n=1)
         hint = f"did you mean {close[0]}?" if close else meaning
-        return SpecError(f"cannot be {_shown(value)}{where}", key=dotted, allowed=allowed, hint=hint)
+        return SpecError(f"cannot be {shown(value)}{where}", key=name, allowed=allowed, hint=hint)
     annotation = annotation_at(key)
     hint = _how_to_write(value, kinds, annotation) or meaning
-    return SpecError(f"must be {type_in_words(annotation)}, got {_shown(value)}{where}", key=dotted, hint=hint)
+    return SpecError(f"must be {type_in_words(annotation)}, got {shown(value)}{where}", key=name, hint=hint)
 
 
 def _how_to_give(key: Key) -> str | None:
@@ -141,15 +145,15 @@ def _how_to_give(key: Key) -> str | None:
 
 
 def _how_to_write(value: Any, kinds: Iterable[str], annotation: Any) -> str | None:
-    if "string_type" in kinds and not isinstance(value, dict | list | tuple | type(None)):
+    if "string_type" in kinds and not isinstance(value, dict | list | tuple | set | type(None)):
         return f'text that looks like something else needs quotes: "{_plain(value)}"'
     if takes_list_of_text(annotation) and isinstance(value, str):
-        return f"write a list: [{value}]"
+        return f"write a list: [{printable(value)}]"
     return None
 
 
 def _own_words(group: list[ErrorDetails]) -> str:
-    return next(d["msg"].removeprefix("Value error, ") for d in group if d["type"] == "value_error")
+    return shortened(next(d["msg"].removeprefix("Value error, ") for d in group if d["type"] == "value_error"))
 
 
 def _value_at(data: Mapping[str, Any], key: Key, otherwise: Any) -> Any:
@@ -162,11 +166,4 @@ def _value_at(data: Mapping[str, Any], key: Key, otherwise: Any) -> Any:
 
 
 def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _shown(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    text = _plain(value) if isinstance(value, bool) else repr(value)
-    return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}..."
+    return shown(value) if isinstance(value, bool | float | int) else printable(str(value))

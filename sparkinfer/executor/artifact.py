@@ -79,7 +79,7 @@ def materialise(
     folder = cache_folder()
     path = folder / artifact.file_name
     with _in_use_lock:
-        if path in _in_use and os.fstat(_in_use[path]).st_nlink:
+        if path in _in_use and _is_still(path, _in_use[path]):
             return path
         release(path)
         folder_descriptor = _open_cache()
@@ -91,6 +91,15 @@ def materialise(
             os.close(folder_descriptor)
         _in_use[path] = descriptor
     return path
+
+
+def _is_still(path: Path, descriptor: int) -> bool:
+    """Whether the file that was verified still has its name: it was neither evicted nor exchanged."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(found, os.fstat(descriptor))
 
 
 def release(path: Path) -> None:

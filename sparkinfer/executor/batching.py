@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from sparkinfer.core.errors import ErrorCode, RowError, Stage, to_row_error
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.executor.decode import decoder_of
+from sparkinfer.executor.decode import decoder_of, pillow_settings
 from sparkinfer.executor.preprocess import Preprocessor
 from sparkinfer.executor.rows import Chunk
+from sparkinfer.executor.watchdog import Watch
 
 __all__ = ["BatchFactory", "ModelBatch", "Row", "Tensor"]
 
@@ -50,7 +51,8 @@ class ModelBatch:
 
     def fail(self, slot: int, error: RowError) -> None:
         """Notes that this slot's row cannot be predicted. Any thread."""
-        self._errors[slot] = error
+        # A copy without a traceback: its frames hold the picture as far as it came.
+        self._errors[slot] = RowError(error.code, error.message, stage=error.stage)
 
     def put(self, slot: int, image: Tensor) -> None:
         """Keeps an image of a shape of its own. Any thread."""
@@ -83,10 +85,12 @@ class BatchFactory:
     Args:
         spec: geometry and arithmetic of a model input.
         max_image_bytes: longer images become TOO_LARGE.
+        watch: told of every image.
     """
 
-    def __init__(self, spec: PreprocessSpec, max_image_bytes: int) -> None:
+    def __init__(self, spec: PreprocessSpec, max_image_bytes: int, watch: Watch | None = None) -> None:
         self._spec = spec
+        self._watch = watch or Watch()
         self._max_image_bytes = max_image_bytes
         self._preprocessor = Preprocessor(spec)
         self._decode = decoder_of(spec)
@@ -110,6 +114,10 @@ class BatchFactory:
 
     def fill(self, batch: ModelBatch, slot: int, data: memoryview | None) -> None:
         """Decodes and preprocesses one image into its slot, or notes why not. Any thread; never raises."""
+        with self._watch.decoding(), pillow_settings:
+            self._fill(batch, slot, data)
+
+    def _fill(self, batch: ModelBatch, slot: int, data: memoryview | None) -> None:
         stage = Stage.DECODE
         try:
             image = self._decode(self._check(data), self._spec)

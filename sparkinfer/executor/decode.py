@@ -25,8 +25,8 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,17 +38,24 @@ from sparkinfer.executor.image_format import ImageFormat, check_pixels, format_n
 from sparkinfer.executor.preprocess import resized
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from PIL.ImageFile import ImageFile
 
     from sparkinfer.core.preprocess_spec import PreprocessSpec
 
-__all__ = ["decode", "decoder_of"]
+__all__ = ["decode", "decoder_of", "pillow_settings"]
 
 FAST_MARGIN = 2
 """How much larger than wanted a picture decoded at reduced scale stays at least, so that resizing still has something
 to smooth. Measured on 200 photographs, efficientnet-lite0: enlarged to 12 megapixels, 34 instead of 203 ms and the
 same top class for 99.5 % (margin 1: 34 ms, 99.0 %); at 0.8 megapixels margin 1 would keep 98.5 % only. Confidences
 move by up to 0.06, which is why `exact` is the default."""
+
+STRIP_PIXELS = 1 << 22
+"""Pixels that are converted at once where the conversion takes several times the memory of the picture."""
+
+COPIED_BYTES = 8 << 20
+"""Longer files are read where they lie: there the copy's memory counts for more than its time."""
 
 EXIF_ORIENTATION = 0x0112
 """Tag of EXIF and TIFF: where the picture's first row and column are, 1 to 8."""
@@ -94,8 +101,9 @@ def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
     Safe to call from many threads at once. Pillow is never asked to repair truncated files.
 
     Args:
-        data: the file's bytes; anything with the buffer protocol. `bytes` are read in place; another buffer is copied
-            once, compressed, which takes less time than a reader without the copy (6 against 24 us on a photograph).
+        data: the file's bytes; anything with the buffer protocol. `bytes` are read in place; another buffer of less
+            than `COPIED_BYTES` is copied once, compressed, which takes less time than a reader without the copy (6
+            against 24 us on a photograph).
         spec: `exif`, `background`, `max_pixels` and `channels` are used.
 
     Returns:
@@ -114,7 +122,7 @@ def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
             f"not an image that can be decoded (begins with {bytes(view[:12])!r}); known: {', '.join(format_names())}",
         )
     try:
-        with _pillow:
+        with pillow_settings:
             image = _load(kind, view, spec)
             picture = _to_rgb(image, view, spec)
             return _upright(picture, image) if spec.exif else picture
@@ -134,19 +142,18 @@ def _load(kind: ImageFormat, view: memoryview, spec: PreprocessSpec) -> ImageFil
         return _open_and_load(kind, view, spec)
     except (RowError, MemoryError):
         raise
-    except Exception:
+    except Exception as error:
         if kind.essence is None:
             raise
-        try:
-            return _open_and_load(kind, memoryview(kind.essence(view)), spec)
-        except Exception:  # noqa: S110 - the first failure is the one to report
-            pass
-        raise
+        first = error.with_traceback(None)  # which holds the picture as far as it came
+    try:
+        return _open_and_load(kind, memoryview(kind.essence(view)), spec)
+    except Exception:
+        raise first from first.__cause__
 
 
 def _open_and_load(kind: ImageFormat, view: memoryview, spec: PreprocessSpec) -> ImageFile:
-    whole = view.obj if isinstance(view.obj, bytes) and len(view.obj) == len(view) else view
-    image = kind.open(io.BytesIO(whole))
+    image = kind.open(_reader(view))
     check_pixels(image.width, image.height, spec.max_pixels)
     if kind.name == "TIFF":  # a tile may be larger than the picture, and is allocated whole
         tile = [image.tag_v2.get(tag, 1) for tag in (322, 323)]  # type: ignore[attr-defined]
@@ -160,6 +167,37 @@ def _open_and_load(kind: ImageFormat, view: memoryview, spec: PreprocessSpec) ->
     return image
 
 
+def _reader(view: memoryview) -> IO[bytes]:
+    """The bytes as a file: in place where they are one `bytes` object or many, else copied."""
+    if isinstance(view.obj, bytes) and len(view.obj) == len(view):
+        return io.BytesIO(view.obj)
+    return io.BytesIO(view) if len(view) < COPIED_BYTES else io.BufferedReader(_InPlace(view))
+
+
+class _InPlace(io.RawIOBase):
+    """A buffer read where it lies."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._view)}[whence])
+        return self._at
+
+    def readinto(self, target: WriteableBuffer) -> int:
+        part = self._view[self._at : self._at + memoryview(target).nbytes]
+        memoryview(target)[: len(part)] = part
+        self._at += len(part)
+        return len(part)
+
+
 def _to_rgb(image: ImageFile, view: memoryview, spec: PreprocessSpec) -> Image.Image:
     """RGB, or L for grey, by the rules of the module's docstring; the image itself when it is that already."""
     wanted = "L" if spec.channels == "grey" else "RGB"
@@ -171,15 +209,28 @@ def _to_rgb(image: ImageFile, view: memoryview, spec: PreprocessSpec) -> Image.I
     if picture.mode == wanted and not picture.has_transparency_data:
         return picture
     if picture.has_transparency_data:
-        if picture.mode == "La":  # premultiplied: Pillow converts it to LA only
-            picture = picture.convert("LA")
-        behind = Image.new("RGB", picture.size, spec.background)
-        rgba = picture.convert("RGBA")
-        behind.paste(rgba, (0, 0), rgba)
-        picture = behind
+        picture = _over(picture, spec.background)
     elif picture.mode not in ("RGB", "L"):
         picture = picture.convert("RGB")
-    return picture.convert(wanted)
+    return picture if picture.mode == wanted else picture.convert(wanted)
+
+
+def _over(picture: Image.Image, background: tuple[int, int, int]) -> Image.Image:
+    """RGB: the picture over a background, in strips: as a whole it would take twice the memory."""
+    behind = Image.new("RGB", picture.size, background)
+    for left, top, right, bottom in _strips(picture.width, picture.height):
+        strip = picture.crop((left, top, right, bottom))
+        if strip.mode == "La":  # premultiplied: Pillow converts it to LA only
+            strip = strip.convert("LA")
+        strip = strip.convert("RGBA")
+        behind.paste(strip, (left, top), strip)
+    return behind
+
+
+def _strips(width: int, height: int) -> Iterator[tuple[int, int, int, int]]:
+    """(left, top, right, bottom) of strips of some million pixels that make the whole."""
+    rows = max(1, STRIP_PIXELS // width)
+    return ((0, top, width, min(height, top + rows)) for top in range(0, height, rows))
 
 
 def _scale_colour_key(image: ImageFile, bit_depth: int) -> None:
@@ -212,15 +263,19 @@ def _to_eight_bits(image: ImageFile) -> Image.Image:
 
 def _stretch(values: NDArray[np.generic]) -> NDArray[np.uint8]:
     """uint8 of any numbers: [0, 1] times 255 where floats lie in it, else from the smallest to the largest value."""
-    numbers = values.astype(np.float64)
-    finite = numbers[np.isfinite(numbers)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    rows = max(1, STRIP_PIXELS // values.shape[1])
+    strips = [values[top : top + rows] for top in range(0, len(values), rows)]
+    finite = (strip[np.isfinite(strip)] for strip in strips)
+    ends = [(float(numbers.min()), float(numbers.max())) for numbers in finite if numbers.size]
+    low, high = (min(low for low, _ in ends), max(high for _, high in ends)) if ends else (0.0, 0.0)
     if values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     if low == high:
         high = low + 1  # a flat picture is black
-    numbers = np.nan_to_num(numbers, nan=low, posinf=high, neginf=low)
-    levels: NDArray[np.uint8] = np.rint((numbers - low) * (255 / (high - low))).astype(np.uint8)
+    levels = np.empty(values.shape, np.uint8)
+    for top, strip in zip(range(0, len(values), rows), strips, strict=True):
+        numbers = np.nan_to_num(strip.astype(np.float64), nan=low, posinf=high, neginf=low)
+        levels[top : top + rows] = np.rint((numbers - low) * (255 / (high - low)))
     return levels
 
 
@@ -292,4 +347,6 @@ class _PillowSettings:
                 Image.MAX_IMAGE_PIXELS, AvifImagePlugin.DEFAULT_MAX_THREADS = self._kept
 
 
-_pillow = _PillowSettings()
+pillow_settings = _PillowSettings()
+"""Held around all that Pillow does to one picture, cropping too: there Pillow reads its pixel limit twice, and fails
+when another thread takes it away in between."""

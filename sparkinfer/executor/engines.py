@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from sparkinfer.executor.plan import TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
+from sparkinfer.executor.report import counted
 from sparkinfer.executor.task import run_task
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ __all__ = ["make_predict_fn", "run_arrow", "run_pandas", "run_series"]
 
 def run_arrow(plan: TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `DataFrame.mapInArrow`."""
-    return run_task(batches, plan)
+    results = run_task(batches, replace(plan, counts=None))
+    return counted(results, plan.counts, plan.keys[0] if plan.keys else None)
 
 
 def run_pandas(plan: TaskPlan, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -39,7 +41,8 @@ def run_pandas(plan: TaskPlan, frames: Iterator[pd.DataFrame]) -> Iterator[pd.Da
                 waiting.append(frame[list(plan.keys)])
                 yield _content_batch(frame[plan.content], plan.content)
 
-    for result in run_task(batches(), replace(plan, keys=())):
+    alone = replace(plan, keys=(), counts=None)
+    for result in counted(run_task(batches(), alone), plan.counts):
         keys = waiting.popleft()
         if len(keys) > result.num_rows:
             waiting.appendleft(keys.iloc[result.num_rows :])
@@ -57,11 +60,12 @@ def make_predict_fn(plan: TaskPlan) -> Callable[[Any], dict[str, Any]]:
     """
     import numpy as np
 
-    alone = replace(plan, keys=())
+    alone = replace(plan, keys=(), counts=None)
     k = min(plan.postprocess.top_k, effective_classes(plan.num_classes, plan.postprocess.activation))
 
     def predict(content: Any) -> dict[str, Any]:
-        table = pa.Table.from_batches(run_task([_content_batch(content, alone.content)], alone))
+        results = run_task([_content_batch(content, alone.content)], alone)
+        table = pa.Table.from_batches(counted(results, plan.counts))
         rows = table.to_pylist()
         top = [row["top_k"] or [{"class_idx": 0, "label": None, "confidence": 0.0}] * k for row in rows]
         width = max((len(row["embedding"] or ()) for row in rows), default=0)

@@ -14,6 +14,7 @@ from sparkinfer.executor.batch_size import BatchSize
 from sparkinfer.executor.batching import Row, Tensor
 from sparkinfer.executor.postprocess import top_k
 from sparkinfer.executor.rows import Chunk
+from sparkinfer.executor.watchdog import Watch
 
 __all__ = ["Predictor"]
 
@@ -25,10 +26,14 @@ class Predictor:
         runtime: loaded.
         postprocess: scores to columns.
         batch_size: told what ran and what did not fit.
+        watch: told of every call of the model.
     """
 
-    def __init__(self, runtime: Runtime, postprocess: PostprocessSpec, batch_size: BatchSize) -> None:
+    def __init__(
+        self, runtime: Runtime, postprocess: PostprocessSpec, batch_size: BatchSize, watch: Watch | None = None
+    ) -> None:
         self._runtime = runtime
+        self._watch = watch or Watch()
         self._postprocess = postprocess
         self._batch_size = batch_size
 
@@ -44,7 +49,8 @@ class Predictor:
         """
         started = time.perf_counter()
         try:
-            outputs = self._infer(inputs)
+            with self._watch.inferring():
+                outputs = self._infer(inputs)
             if len(outputs.scores) != len(rows):
                 raise RowError(
                     ErrorCode.MODEL_FAILED, f"the model gave {len(outputs.scores)} results for {len(rows)} images"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -221,9 +222,10 @@ def _digest(path: Path) -> str:
 
 def _put_in_place(made: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = target.with_name(f".{target.name}.partial")
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
-        shutil.copyfile(made, unfinished)
+        with made.open("rb") as source, unfinished.open("xb") as copy:  # never through a link that somebody put there
+            shutil.copyfileobj(source, copy)
         unfinished.replace(target)
     finally:
         unfinished.unlink(missing_ok=True)

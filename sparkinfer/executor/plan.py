@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sparkinfer.core.model_spec import Artifact, ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.spec import BatchSpec
 from sparkinfer.executor.taskcontext import spark_file
 
-__all__ = ["BroadcastSource", "SparkFileSource", "TaskPlan"]
+__all__ = ["BroadcastSource", "LocalFileSource", "SparkFileSource", "TaskPlan"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,17 @@ class SparkFileSource:
 
 
 @dataclass(frozen=True)
+class LocalFileSource:
+    """A model file of this node, for a process that another one starts there."""
+
+    path: Path
+
+    def __call__(self) -> Path:
+        """The file."""
+        return self.path
+
+
+@dataclass(frozen=True)
 class TaskPlan:
     """All that `run_task` needs, as specs.
 
@@ -53,6 +64,9 @@ class TaskPlan:
         max_image_bytes: longer images become TOO_LARGE.
         inside: normalisation that the runtime applies before the model (`LoadRequest.inside`).
         cores: that one task may decode on; None asks the task (`spark.task.cpus`).
+        guard: auto runs the chain in a process of its own from a task's second attempt on; always, from the first on.
+        row_timeout: longest time for one row, seconds.
+        counts: where a task adds its `report.Tally`: a `pyspark.Accumulator`; None tells nothing.
     """
 
     model: ModelSpec
@@ -68,6 +82,9 @@ class TaskPlan:
     max_image_bytes: int = 1 << 30
     cores: int | None = None
     inside: PreprocessSpec | None = None
+    guard: Literal["auto", "always"] = "auto"
+    row_timeout: float = 300.0
+    counts: Any = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:

@@ -73,9 +73,13 @@ class Chunk:
         content, self._content = self._content, None
         if content is None:
             raise RuntimeError("the images of a chunk can be walked once")
-        for value in content:
-            buffer = value.as_buffer()
-            yield None if buffer is None else memoryview(buffer)
+        # By the offsets: pyarrow's own `scalar.as_buffer()` copies.
+        offset_type = np.int64 if pa.types.is_large_binary(content.type) else np.int32
+        _, offsets, data = content.buffers()
+        ends = np.frombuffer(offsets, offset_type)[content.offset : content.offset + len(content) + 1].tolist()
+        whole = memoryview(b"" if data is None else data)
+        for valid, start, end in zip(content.is_valid().to_pylist(), ends, ends[1:], strict=False):
+            yield whole[start:end] if valid else None
 
     def fail(self, row: int, error: RowError) -> None:
         """Settles a row as failed. Any thread."""

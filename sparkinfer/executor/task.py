@@ -2,15 +2,19 @@
 
     decode -> preprocess -> batch -> (fetch and open the model, once) -> infer -> postprocess
 
-`run_task` is what `mapInArrow` calls in every Python worker; tests and profilers call it with a list of batches.
+`run_task` is what `mapInArrow` calls in every Python worker; tests and profilers call it with a list of batches. It
+runs the chain in this process, watched; or, once an attempt at the task has failed, in a process of its own (`guard`),
+so that no row can end a worker twice.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from threading import Lock
 
+import numpy as np
 import pyarrow as pa
 
 from sparkinfer.core.protocols import Device, LoadRequest, Runtime
@@ -20,13 +24,15 @@ from sparkinfer.executor.artifact import materialise
 from sparkinfer.executor.batch_size import BatchSize
 from sparkinfer.executor.batching import BatchFactory, ModelBatch
 from sparkinfer.executor.device import resolve_device
+from sparkinfer.executor.guard import close_idle, run_guarded
 from sparkinfer.executor.inference import Predictor
 from sparkinfer.executor.model_cache import get_runtime
 from sparkinfer.executor.pipeline import Pipeline
 from sparkinfer.executor.plan import TaskPlan
 from sparkinfer.executor.rows import Chunk, Labels
+from sparkinfer.executor.watchdog import Watch, Watchdog
 
-__all__ = ["open_runtime", "run_task"]
+__all__ = ["open_runtime", "run_chain", "run_task"]
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +51,30 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.R
         ModelError: the model's bytes are not those that the driver inspected.
         DeviceError: the device that was asked for is not there.
     """
+    if plan.guard == "always" or taskcontext.attempt_number():
+        yield from run_guarded(batches, plan)
+        return
+    close_idle()
+    with Watchdog(plan.row_timeout) as watch:
+        yield from run_chain(batches, plan, watch)
+
+
+def run_chain(batches: Iterable[pa.RecordBatch], plan: TaskPlan, watch: Watch) -> Iterator[pa.RecordBatch]:
+    """`run_task` in this process, whatever the attempt.
+
+    Args:
+        batches: as for `run_task`.
+        plan: as for `run_task`.
+        watch: told of every image and every call of the model.
+
+    Yields:
+        As `run_task`.
+    """
     labels = Labels(plan.labels)
     device = resolve_device(plan.model.wanted_device, taskcontext.gpu_addresses())
-    model = _LazyModel(plan, device)
+    model = _LazyModel(plan, device, watch)
     pipeline = Pipeline(
-        factory=BatchFactory(plan.preprocess, plan.max_image_bytes),
+        factory=BatchFactory(plan.preprocess, plan.max_image_bytes, watch),
         batch_size=lambda: model.batch_size,
         infer=model.run,
         decoders=_decoders(plan, device),
@@ -64,8 +89,9 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.R
 class _LazyModel:
     """Opens the model when the first image is ready for it: a partition of bad rows, or none, loads nothing."""
 
-    def __init__(self, plan: TaskPlan, device: Device) -> None:
+    def __init__(self, plan: TaskPlan, device: Device, watch: Watch) -> None:
         self._plan = plan
+        self._watch = watch
         self._device = device
         key = (*plan.cache_key, str(device), str(plan.batch.size))
         self._batch_size = _sizes.setdefault(key, BatchSize(plan.batch.size, on_cpu=device.kind == "cpu"))
@@ -86,10 +112,22 @@ class _LazyModel:
     def _open(self) -> Predictor:
         with self._opening:
             if self._predictor is None:
-                runtime = open_runtime(self._plan, self._device)
-                self._batch_size.probe(runtime)
-                self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size)
+                with self._watch.loading():
+                    runtime = open_runtime(self._plan, self._device)
+                    self._batch_size.probe(runtime)
+                    if self._watch.warm_up:
+                        self._run_zeros(runtime)
+                self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size, self._watch)
             return self._predictor
+
+    def _run_zeros(self, runtime: Runtime) -> None:
+        """Has the model build and choose what it does at its first call."""
+        spec = self._plan.preprocess
+        if spec.output_size is not None:
+            rows = self._batch_size.current if runtime.fixed_batches else 1
+            shape = [int(side or 0) for side in spec.batch_shape(rows)]
+            with contextlib.suppress(Exception):  # what is wrong, the first image meets too
+                runtime.infer(np.zeros(shape, spec.dtype))
 
 
 _sizes: dict[tuple[str, ...], BatchSize] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePath
@@ -57,7 +58,7 @@ def load_model(path: Path) -> onnx.ModelProto:
     """The model without its external weights.
 
     Raises:
-        ModelError: it is missing, or no ONNX file.
+        ModelError: it is missing, is no ONNX file, or wants weights from outside its folder.
     """
     try:
         model = onnx.load(path, load_external_data=False)
@@ -67,6 +68,7 @@ def load_model(path: Path) -> onnx.ModelProto:
         raise ModelError(f"{str(path)!r} is not an ONNX file: {error}", key="model.path") from error
     if not model.graph.node:
         raise ModelError(f"{str(path)!r} holds no ONNX graph", key="model.path")
+    external_files(model)  # refuses the model before anything opens them
     return model
 
 
@@ -76,9 +78,10 @@ def save_model(model: onnx.ModelProto, path: Path) -> None:
     Raises:
         ModelError: it is larger than one file can be.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
-        partial.write_bytes(model.SerializeToString())
+        with partial.open("xb") as file:  # never through a link that somebody put there
+            file.write(model.SerializeToString())
         partial.replace(path)
     except (EncodeError, ValueError) as error:
         raise ModelError(
@@ -188,7 +191,8 @@ def bring_external_files(model: onnx.ModelProto, source: Path, target: Path) -> 
         try:
             os.link(source / name, there)
         except OSError:  # another file system
-            shutil.copyfile(source / name, there)
+            with (source / name).open("rb") as weights, there.open("xb") as copy:
+                shutil.copyfileobj(weights, copy)
 
 
 def embed_external_files(source: Path, target: Path) -> Path:
@@ -211,13 +215,27 @@ def external_files(model: onnx.ModelProto) -> set[str]:
     Raises:
         ModelError: they lie outside that folder.
     """
-    found = set()
-    for graph in graphs(model.graph):
-        attributes = (attribute for node in graph.node for attribute in node.attribute)
-        for tensor in [*graph.initializer, *(attribute.t for attribute in attributes if attribute.HasField("t"))]:
-            if uses_external_data(tensor):
-                found |= {entry.value for entry in tensor.external_data if entry.key == "location"}
+    found = {
+        entry.value
+        for tensor in _tensors(model)
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
     for name in found:
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts or "\\" in name:
             raise ModelError(f"the model's weights lie outside its own folder: {name!r}", key="model.path")
     return found
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor that the file holds or refers to: weights, and constants in the nodes of graphs and functions."""
+    for graph in graphs(model.graph):
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+    bodies = [*graphs(model.graph), *(model.functions)]
+    for attribute in (attribute for body in bodies for node in body.node for attribute in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)

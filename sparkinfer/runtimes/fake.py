@@ -12,6 +12,7 @@ Executor side; nothing pickles. Its model file is one JSON object; every key but
     memory_limit_images    a batch of more rows raises OutOfDeviceMemoryError
     fail_on, nan_on, crash_on   lists of numbers: a batch with an image whose mean is within 0.001 of one of them raises
                            RuntimeError, gives that row NaN scores, or kills the process (SIGKILL)
+    hang_on                likewise: never ends
     log                    path of a file that gets one JSON line {"event": "load" | "infer", "pid", "rows"} per call;
                            opened for appending, so several processes may share it
 
@@ -30,7 +31,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,7 @@ class _FakeModel(BaseModel):
     fail_on: tuple[float, ...] = ()
     nan_on: tuple[float, ...] = ()
     crash_on: tuple[float, ...] = ()
+    hang_on: tuple[float, ...] = ()
     log: str | None = None
 
 
@@ -125,6 +127,8 @@ class FakeRuntime(Runtime):
         image_means = means.mean(axis=1)
         if _near(image_means, model.crash_on).any():
             os.kill(os.getpid(), signal.SIGKILL)
+        if _near(image_means, model.hang_on).any():
+            Event().wait()
         if _near(image_means, model.fail_on).any():
             raise RuntimeError("the fake model fails on one of these images")
         channels = means.shape[1]

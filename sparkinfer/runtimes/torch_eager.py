@@ -6,11 +6,13 @@ Files are opened memory-mapped where their format allows it, so that the process
 from __future__ import annotations
 
 import difflib
+import logging
 import pickle
 import re
 import warnings
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from sparkinfer.core.protocols import LoadRequest
 from sparkinfer.runtimes._torch import TorchRuntime, choose_scores, is_out_of_memory
 
 __all__ = ["TorchEagerRuntime"]
+
+log = logging.getLogger(__name__)
 
 _NESTED_KEYS = ("state_dict", "model_state_dict", "model")
 """Where training scripts put the weights in a checkpoint."""
@@ -41,11 +45,14 @@ class TorchEagerRuntime(TorchRuntime):
 
     `model.options` goes to the architecture's builder (`image_size: 384`, `transform_input: true`, ...).
     `postprocess.embedding` names a module of it, whose output is flattened.
+
+    Of a pickle only tensors and plain containers are read, by torch's restricted unpickler, which runs nothing that
+    the file names. `model.trusted` allows any pickle, for checkpoints with a training script's own objects.
     """
 
     def _open(self, request: LoadRequest, device: torch.device) -> torch.nn.Module:
         arch = _checked_arch(request.model.arch)
-        weights = _weights(request.path)
+        weights = _weights(request.path, trusted=request.model.trusted)
         options = {**_aux_options(arch, weights), **request.model.options}
         num_classes = weights[head].shape[0] if (head := _head_name(arch, options)) in weights else _DEFAULT_CLASSES
         module = _build(arch, {"num_classes": num_classes, **options})
@@ -82,9 +89,11 @@ def _checked_arch(arch: str | None) -> str:
     return arch
 
 
-def _weights(path: str) -> StateDict:
+def _weights(path: str, *, trusted: bool) -> StateDict:
     """The state_dict of a file, nesting and common prefixes taken off."""
-    loaded = _read(path)
+    loaded = _read(path, trusted=trusted)
+    if isinstance(loaded, torch.nn.Module):  # a trusted pickle of the whole module
+        loaded = loaded.state_dict()
     if isinstance(loaded, Mapping):
         nested = [loaded[key] for key in _NESTED_KEYS if isinstance(loaded.get(key), Mapping)]
         loaded = nested[0] if nested else loaded
@@ -101,16 +110,17 @@ def _weights(path: str) -> StateDict:
     return weights
 
 
-def _read(path: str) -> Any:
+def _read(path: str, *, trusted: bool) -> Any:
     try:
-        return _read_safetensors(path) if _is_safetensors(path) else _read_checkpoint(path)
+        return _read_safetensors(path) if _is_safetensors(path) else _read_checkpoint(path, trusted=trusted)
     except pickle.UnpicklingError as error:
         refused = re.search(r"GLOBAL (\S+)", str(error))
         what = f"holds a {refused[1]}" if refused else "is damaged or was pickled in a way that torch does not read"
         raise ModelError(
             f"the file {what}; only tensors and plain containers are read from a pickle, because others can run code",
             key="model.path",
-            hint="save the weights alone: torch.save(model.state_dict(), path), or use .safetensors",
+            hint="save the weights alone: torch.save(model.state_dict(), path), or use .safetensors; "
+            "or, only if you know who made the file: model.trusted: true",
         ) from error
     except Exception as error:  # damaged files fail in every way that unpickling can
         if is_out_of_memory(error):
@@ -133,11 +143,17 @@ def _read_safetensors(path: str) -> StateDict:
     return safetensors.torch.load_file(path)
 
 
-def _read_checkpoint(path: str) -> Any:
+def _read_checkpoint(path: str, *, trusted: bool) -> Any:
+    read = partial(torch.load, path, map_location="cpu", mmap=zipfile.is_zipfile(path))  # older files are one pickle
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected pickle protocol", UserWarning)
-        # torch maps only its zip format; older files are one pickle.
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        try:
+            return read(weights_only=True)
+        except pickle.UnpicklingError:
+            if not trusted:
+                raise
+        log.warning("opening %s as a pickle that can run code, because model.trusted says so", Path(path).name)
+        return read(weights_only=False)
 
 
 def _aux_options(arch: str, weights: StateDict) -> dict[str, Any]:

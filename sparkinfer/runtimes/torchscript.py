@@ -1,7 +1,13 @@
-"""TorchScript archives. Executor side (and the driver's inspection process); nothing pickles."""
+"""TorchScript archives. Executor side (and the driver's inspection process); nothing pickles.
+
+`torch.jit.load` reads an archive's pickles with an unpickler in C++ that makes TorchScript's own types and imports
+nothing: no Python runs. But an archive holds a program, which runs when it is opened (`__setstate__`) and at every
+batch, and some of torch's operators open files or sockets. So its code is searched for their names first.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
 import zipfile
 
@@ -12,6 +18,10 @@ from sparkinfer.core.protocols import LoadRequest
 from sparkinfer.runtimes._torch import TorchRuntime, choose_scores, is_out_of_memory
 
 __all__ = ["TorchScriptRuntime"]
+
+_REACHES_OUT = re.compile(r"\b(?:save|from_file|read_file|write_file|rpc_\w+|\w*c10d\w*|dist_rpc)\b|\\x|\\[0-7]")
+"""`aten::save`, `aten::from_file`, torchvision's `image::read_file` and `write_file`, the distributed packages; and the
+escapes by which the text of a `getattr` could hide their names."""
 
 
 class TorchScriptRuntime(TorchRuntime):
@@ -25,6 +35,8 @@ class TorchScriptRuntime(TorchRuntime):
         if request.model.options:
             raise ModelError("TorchScript takes no options", key="model.options", hint="remove them")
         try:
+            if not request.model.trusted:
+                _check_code(request.path)
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", r"`torch\.jit\.load` is deprecated", FutureWarning)
                 module: torch.nn.Module = torch.jit.load(  # type: ignore[no-untyped-call]
@@ -50,6 +62,21 @@ class TorchScriptRuntime(TorchRuntime):
         if not isinstance(embedding, torch.Tensor):
             raise ModelError(f"the model has no output {wanted!r}", key="postprocess.embedding", allowed=outputs)
         return scores, embedding
+
+
+def _check_code(path: str) -> None:
+    """Refuses a program that can touch more than its tensors. Reads the archive as `torch.jit.load` will."""
+    reader = torch._C.PyTorchFileReader(path)  # noqa: SLF001 - zipfile may find other members in the same file
+    for name in reader.get_all_records():
+        if not (name.startswith("code/") and name.endswith(".py")):
+            continue
+        found = _REACHES_OUT.search(reader.get_record(name).decode("utf-8", "replace"))
+        if found:
+            raise ModelError(
+                f"the archive's code ({name}) has {found[0]!r} in it, by which a model can reach files or the network",
+                key="model.path",
+                hint="export the model without it; or, only if you know who made the file: model.trusted: true",
+            )
 
 
 def _named(output: object) -> dict[str, object]:

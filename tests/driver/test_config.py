@@ -138,7 +138,7 @@ class TestSettings:
 
     def test_a_broken_value_names_its_key(self):
         error = refusal(None, ["batch.size=[1"])
-        assert (error.key, error.message) == ("batch.size", "'[1' is not readable as a YAML value")
+        assert (error.key, error.message) == ("batch.size", "the value '[1' of --set is not readable as YAML")
 
     @pytest.mark.parametrize("setting", ["source.images.x=1", "engine.x=1", "model.path.a.b=1"])
     def test_a_plain_value_holds_no_keys(self, setting):
@@ -257,11 +257,45 @@ class TestMessages:
         assert all(f"\n{key}: " in rendered for key in ("engine", "sharding", "batch.size"))
 
     def test_many_problems_fit_on_a_screen(self):
-        rendered = refusal({f"key{number}": 1 for number in range(40)}).render()
-        assert rendered.endswith("and 35 more")
+        for names in ([f"key{number}" for number in range(40)], [f"{number}" * 200 for number in range(10)]):
+            lines = refusal(dict.fromkeys(names, 1)).render().splitlines()
+            assert sum(-(-len(line) // 80) for line in lines) <= ONE_SCREEN
+            told = sum(": unknown key" in line for line in lines)
+            assert told >= 3
+            assert lines[-1] == f"and {len(names) - told} more"
 
     def test_long_values_are_cut(self):
         assert len(refusal({"batch": {"size": "x" * 5000}}).message) < 200
+
+    def test_numbers_longer_than_python_writes_out(self):
+        text = yaml.safe_dump(MINIMAL) + f"batch: {{size: 0x{'f' * 5000}}}\nname: -0x{'f' * 5000}\n"
+        assert "got a number of thousands of digits" in refusal(text).render()
+
+    def test_nothing_reaches_the_terminal_that_it_would_act_on(self):
+        text = yaml.safe_dump({**MINIMAL, "\x1b[2J\nkey": 1, "batch": {"size": "\x1b]0;title\x07"}})
+        rendered = refusal(text).render()
+        assert rendered.replace("\n", "").isprintable()
+        assert "\\x1b[2J\\nkey: unknown key" in rendered
+
+    @pytest.mark.parametrize(
+        ("path", "reason"), [("a\0b", "null byte"), ("a" * 300, "file name too long"), ("a/" * 3000, "too long")]
+    )
+    @pytest.mark.parametrize("key", ["sink.path", "model.path", "model.labels", "report"])
+    def test_paths_that_no_system_has(self, key, path, reason):
+        error = refusal(None, (), **{key.replace(".", "__"): path})
+        assert error.key == key
+        assert reason in error.message
+
+    def test_a_folder_that_may_not_be_entered(self, monkeypatch):
+        def refuse(self, **_):
+            raise PermissionError(13, "Permission denied", str(self))
+
+        monkeypatch.setattr("pathlib.Path.stat", refuse)
+        error = refusal()
+        assert (error.key, error.message) == (
+            "source.images",
+            "'photos' cannot be used as a path: permission denied",
+        )
 
     def test_nothing_at_all(self):
         with pytest.raises(SpecError, match="nothing to run"):

@@ -72,9 +72,48 @@ def test_keys_must_be_text(key, shown):
     assert f"the key {shown}" in message
 
 
-def test_anchors_merges_and_circles_are_harmless():
-    job = parse_job_file("a: &x {p: 1}\nb: {<<: *x, q: 2}\nc: &c {d: *c}\n", "job.yaml")
-    assert job.data["b"] == {"p": 1, "q": 2}
+def test_anchors_and_merges_stand_for_what_they_name():
+    job = parse_job_file("a: &x {p: 1}\nb: {<<: *x, q: 2}\nc: *x\n", "job.yaml")
+    assert (job.data["b"], job.data["c"]) == ({"p": 1, "q": 2}, {"p": 1})
+
+
+@pytest.mark.parametrize("text", ["a: 1\nc: &c {d: *c}\n", "a: 1\nc: {d: &c [[*c]]}\n", "a: 1\nc: {<<: &c {<<: *c}}\n"])
+def test_an_alias_inside_itself_is_refused(text):
+    assert "job.yaml line 2: an alias stands for a block that it lies in" in refusal(text)
+
+
+@pytest.mark.parametrize("block", ["[{}]", "{{<<: [{}]}}"])
+def test_a_few_lines_never_stand_for_more_than_memory_holds(block):
+    lines = ["k0: &l0 [lol]" if block == "[{}]" else "k0: &l0 {a: 1}"]
+    lines += [f"k{n}: &l{n} " + block.format(", ".join([f"*l{n - 1}"] * 10)) for n in range(1, 40)]
+    assert "stands for more than" in refusal("\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [("!!int ''", "int"), ("!!bool maybe", "bool"), ("!!timestamp soon", "timestamp"), ("2026-13-45", "timestamp")],
+)
+def test_a_value_that_its_tag_does_not_fit_has_its_line(value, kind):
+    assert f"is no {kind} (" in refusal(f"a: 1\nb: {value}\n")
+    assert refusal(f"a: 1\nb: {value}\n").startswith("job.yaml line 2: ")
+
+
+@pytest.mark.parametrize("text", ["!!set {a, b}", "!!str {=: x}"])
+def test_a_tag_that_turns_the_keys_into_something_else(text):
+    assert "job.yaml line 1: " in refusal(text)
+
+
+def test_a_file_too_long_for_a_job(tmp_path):
+    file = tmp_path / "photo.tiff"
+    file.write_bytes(b"x" * 5_000_000)
+    for path in (file, "/dev/zero"):
+        with pytest.raises(SpecError, match="too many for a job file"):
+            read_local_text(str(path))
+
+
+def test_a_uri_that_is_none():
+    with pytest.raises(SpecError, match="is no URI of a job file"):
+        read_local_text("file://[/job.yaml")
 
 
 def test_reads_a_local_file_by_path_and_by_uri(tmp_path):

@@ -84,11 +84,14 @@ def test_pipes_and_sockets_are_left_out(tmp_path, monkeypatch):
     assert left_out == {"special": 2}
 
 
-def test_a_name_that_is_not_utf8_is_a_row(tmp_path):
-    with open(os.fsencode(tmp_path) + b"/\xff.jpg", "wb"):  # noqa: PTH123
-        pass
+def test_names_that_are_not_utf8_are_rows_of_their_own(tmp_path):
+    for name in (b"/\xff.jpg", b"/\xfe.jpg", "/\u00e9.jpg".encode()):
+        with open(os.fsencode(tmp_path) + name, "wb"):  # noqa: PTH123
+            pass
     rows, _ = listed(tmp_path)
-    assert set(rows) == {"\ufffd.jpg"}
+    assert set(rows) == {"\\xff.jpg", "\\xfe.jpg", "\u00e9.jpg"}
+    assert rows["\\xff.jpg"].problem == "the name is not UTF-8, so that Java cannot open it"
+    assert rows["\u00e9.jpg"].problem is None
 
 
 def test_a_folder_that_may_not_be_listed_is_told(tmp_path, monkeypatch):

@@ -1,10 +1,10 @@
-"""Cores per task: GPU slots must not cap decoding."""
+"""Cores per task: GPU slots must not cap decoding. And whether a failed task is tried again."""
 
 from __future__ import annotations
 
 import pytest
 
-from sparkinfer.driver.resources import decode_cores
+from sparkinfer.driver.resources import decode_cores, guard_mode
 
 GPU = "spark.task.resource.gpu.amount"
 
@@ -21,7 +21,28 @@ GPU = "spark.task.resource.gpu.amount"
         ({"spark.executor.cores": "4", "spark.task.cpus": "2", GPU: "0.1"}, 2),
         ({GPU: "1"}, None),
         ({"spark.master": "local[16]", GPU: "1"}, 16),
+        ({"spark.master": "local[16,4]", GPU: "1"}, 16),
     ],
 )
 def test_the_task_that_holds_the_gpu_gets_the_idle_cores(conf: dict[str, str], expected: int | None) -> None:
     assert decode_cores(conf, default_parallelism=16) == expected
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        ({"spark.master": "local"}, "always"),
+        ({"spark.master": "local[2]"}, "always"),
+        ({"spark.master": "local[*]", "spark.task.maxFailures": "4"}, "always"),  # which local masters ignore
+        ({"spark.master": "local[2,1]"}, "always"),
+        ({"spark.master": "local[2,4]"}, "auto"),
+        ({"spark.master": "local[*, 4]"}, "auto"),
+        ({"spark.master": "local[2,4]", "spark.task.maxFailures": "1"}, "auto"),
+        ({"spark.master": "local-cluster[2,1,1024]"}, "auto"),
+        ({"spark.master": "yarn"}, "auto"),
+        ({"spark.master": "yarn", "spark.task.maxFailures": "1"}, "always"),
+        ({}, "auto"),
+    ],
+)
+def test_a_task_that_may_not_fail_is_guarded_from_the_start(conf: dict[str, str], expected: str) -> None:
+    assert guard_mode(conf) == expected

@@ -1,0 +1,57 @@
+"""A decoder that dies, really, of the images that say so. `preprocess.decoder: tests.executor.deadly:decode`."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from pathlib import Path
+
+from PIL import Image
+
+from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.executor import decode as ours
+
+__all__ = ["decode", "held", "once"]
+
+ABORT, EXIT, HANG, HOLD, KILL, SEGV = b"ABORT", b"EXIT", b"HANG", b"HOLD", b"KILL", b"SEGV"
+"""Images, by what they do. HOLD hangs in native code that keeps the interpreter's lock."""
+
+_ONCE, _HELD = b"ONCE ", b"HELD "
+
+
+def held(fifo: Path) -> str:
+    """HOLD, which says in a named pipe that it begins."""
+    return f"{_HELD.decode()}{fifo}"
+
+
+def once(marker: Path, image: bytes) -> bytes:
+    """An image that kills the process that decodes it first, and no other; `marker` tells."""
+    return _ONCE + os.fsencode(marker) + b"\n" + image
+
+
+def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
+    """Our own decoder for everything else."""
+    image = bytes(data)
+    if image == SEGV:
+        ctypes.string_at(0)  # reads address 0
+    elif image == ABORT:
+        os.abort()
+    elif image == KILL:
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif image == EXIT:
+        os._exit(3)
+    elif image == HANG:
+        threading.Event().wait()
+    elif image == HOLD:
+        ctypes.PyDLL(None).pause()
+    elif image.startswith(_HELD):
+        Path(os.fsdecode(image.removeprefix(_HELD))).write_text("here")
+        ctypes.PyDLL(None).pause()
+    elif image.startswith(_ONCE):
+        marker, image = image.removeprefix(_ONCE).split(b"\n", 1)
+        if not os.path.exists(marker):  # noqa: PTH110 - bytes
+            Path(os.fsdecode(marker)).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+    return ours.decode(image, spec)
