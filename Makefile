@@ -14,8 +14,9 @@ SPARK := deploy/with_spark.sh $(VENV)
 SUBMIT := $(SPARK) $(BIN)/spark-submit --properties-file conf/spark-defaults.local.conf
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_ARGS ?=
 
-.PHONY: help venv java model demo test bench check fmt readme clean
+.PHONY: help venv java model demo test bench chaos check fmt readme clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
@@ -40,6 +41,9 @@ test: java model ## run all tests (PYTEST_ARGS="-k name" for some)
 
 bench: java model ## measure against Ray Data, Daft and stock Spark (BENCH_ARGS="--rows 10000")
 	@tests/benchmarks/run.sh $(BENCH_ARGS)
+
+chaos: java model ## kill workers, nodes and drivers, compare every row (CHAOS_ARGS="--kills 20")
+	@$(SPARK) $(BIN)/python -m tests.chaos.kills $(CHAOS_ARGS)
 
 # lint-imports without its cache: that keeps an answer about a file whose neighbours have changed.
 check: $(STAMP) ## lint, format, types, import contracts, README reference

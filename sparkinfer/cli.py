@@ -7,9 +7,11 @@ Exit status: 0 done; 2 the spec or the arguments are wrong; 3 more rows failed t
 from __future__ import annotations
 
 import contextlib
+import signal
 import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,14 +21,17 @@ from rich.text import Text
 
 import sparkinfer
 from sparkinfer.core.errors import SparkInferError, SpecError
+from sparkinfer.core.secrets import redact_logs, redacted
 
 if TYPE_CHECKING:
+    from sparkinfer.core.spec import JobSpec
     from sparkinfer.driver.model import Inspected
 
 __all__ = ["app", "last_cause", "main"]
 
 MAX_CAUSE_CHARS = 500
 MAX_LABELS_SHOWN = 5
+DEFAULT_TRIGGER = "30s"
 
 app = typer.Typer(
     help="Turns a table or a folder of images into a prediction table, with Spark.",
@@ -49,6 +54,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Args:
         args: without the program's name; those of the process by default.
     """
+    redact_logs()
     try:
         app(args=args, prog_name="sparkinfer")
     except SystemExit as exit_request:
@@ -108,6 +114,20 @@ def run(
     keep: Annotated[
         list[str] | None, typer.Option("--keep", metavar="COL", help="Input column to keep; may be repeated.")
     ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="DIR", help="Go on after a crash; what is done stands there."),
+    ] = None,
+    continuous: Annotated[
+        bool, typer.Option("--continuous", help="Never end: look for new input every resume.trigger, or 30 s.")
+    ] = False,
+    retry_errors: Annotated[
+        bool, typer.Option("--retry-errors", help="Run only the failed rows of the output again, in their places.")
+    ] = False,
+    retry_code: Annotated[
+        list[str] | None,
+        typer.Option("--retry-code", metavar="CODE", help="Of the failed rows, those with this code; may be repeated."),
+    ] = None,
     report: Annotated[str | None, typer.Option("--report", metavar="DIR", help="Folder for report.json.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     debug: Debug = False,
@@ -131,13 +151,18 @@ def run(
             "spark.master": master,
             "sink.path": output,
             "sink.mode": mode,
+            "resume.checkpoint": checkpoint,
             "report": report,
         }
         spec = load_job(job_file, sets or (), flags)
+        if continuous:
+            spec = _continuous(spec)
 
         from sparkinfer.driver.job import run_job
 
-        run_job(spec, Console(quiet=quiet))
+        with _stopped_by_signals(continuous=spec.resume is not None and spec.resume.trigger is not None) as stop:
+            codes = retry_code or () if retry_errors or retry_code else None
+            run_job(spec, Console(quiet=quiet), stop, retry_codes=codes)
 
 
 @model_app.command("inspect")
@@ -185,6 +210,32 @@ def optimize_model(
             min_agreement=min_agreement,
             threads=threads,
         )
+
+
+def _continuous(spec: JobSpec) -> JobSpec:
+    if spec.resume is None:
+        raise SpecError(
+            "a continuous job needs a checkpoint",
+            key="resume.checkpoint",
+            hint="add --checkpoint DIR or a resume: block",
+        )
+    trigger = spec.resume.trigger or DEFAULT_TRIGGER
+    return spec.model_copy(update={"resume": spec.resume.model_copy(update={"trigger": trigger})})
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(*, continuous: bool) -> Iterator[Event]:
+    """An event that SIGTERM and Ctrl-C set, where a job would never end by itself."""
+    stop = Event()
+    if not continuous:
+        yield stop
+        return
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _sort_arguments(
@@ -240,7 +291,7 @@ def _exit_status(*, debug: bool) -> Iterator[None]:
 
 
 def _tell_trace(error: BaseException, *, debug: bool) -> None:
-    text = "".join(traceback.format_exception(error))
+    text = redacted("".join(traceback.format_exception(error)))
     if debug:
         typer.echo(text, err=True)
         return
@@ -267,4 +318,4 @@ def last_cause(error: BaseException) -> str:
     else:
         causes = [line for line in lines if line.lstrip().startswith("Caused by: ")]
         cause = causes[-1].strip().removeprefix("Caused by: ") if causes else f"{type(error).__name__}: {lines[0]}"
-    return cause[:MAX_CAUSE_CHARS]
+    return redacted(cause)[:MAX_CAUSE_CHARS]

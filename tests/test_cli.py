@@ -24,7 +24,7 @@ def jobs(monkeypatch):
     driver = types.ModuleType("sparkinfer.driver.job")
     collected = types.SimpleNamespace(specs=[], consoles=[], error=None)
 
-    def run_job(spec, console):
+    def run_job(spec, console, _stop, *, retry_codes=None):
         collected.specs.append(spec)
         collected.consoles.append(console)
         if collected.error is not None:

@@ -87,7 +87,7 @@ def test_python_examples_use_public_names(text):
 def test_commands_are_taken(arguments, monkeypatch, tmp_path):
     specs: list[JobSpec] = []
     driver = types.ModuleType("sparkinfer.driver.job")
-    driver.run_job = lambda spec, _console: specs.append(spec)  # type: ignore[attr-defined]
+    driver.run_job = lambda spec, _console, _stop, **_: specs.append(spec)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sparkinfer.driver.job", driver)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(blocks("yaml")[0], "utf-8")

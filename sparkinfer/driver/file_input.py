@@ -5,26 +5,32 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from sparkinfer.core.errors import ErrorCode, SourceError
+from sparkinfer.core.errors import EmptySourceError, ErrorCode, SourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver.files import Listing, check_names, list_files
+from sparkinfer.driver.files import Listing, check_names, list_files, listing_table
 from sparkinfer.driver.frames import column, local_frame, to_arrow
 from sparkinfer.driver.inputs import CODE, MESSAGE, RAW, READ, FileSet, Input
+from sparkinfer.driver.ledger import UNITS
+from sparkinfer.driver.local_files import FileRow
 from sparkinfer.driver.path_table import look_up, open_path_table
 from sparkinfer.driver.selection import check_keys, filtered, named_column, short_name
 from sparkinfer.driver.sql_errors import closest, explained
 
-__all__ = ["list_some", "read_folders", "read_path_table"]
+__all__ = ["FoundFiles", "find_folders", "find_path_table", "list_some"]
 
 log = logging.getLogger(__name__)
+
+_WANTED = "_sparkinfer_wanted"
 
 _LISTED = ["path", "length", "modificationTime"]
 """Columns of a listing that `where` and `keep` may name."""
@@ -43,11 +49,65 @@ def list_some(spark: SparkSession, locations: Iterable[str], *, key: str, recurs
         log.warning("left out of the input: %s", left_out)
     if not listing.table.num_rows:
         hint = f"left out: {left_out}; hidden names begin with _ or ." if left_out else "nothing is there"
-        raise SourceError(f"no files in {', '.join(locations)}", key=key, hint=hint)
+        raise EmptySourceError(f"no files in {', '.join(locations)}", key=key, hint=hint)
     return listing
 
 
-def read_folders(spark: SparkSession, source: SourceSpec) -> Input:
+@dataclass(frozen=True)
+class FoundFiles:
+    """The rows of an input of files before they become an `Input`: all of them, or some.
+
+    Attributes:
+        source: the spec.
+        keys: columns that lead the prediction table.
+        table: `LISTING_SCHEMA`: one file for every row of `named`.
+        named: the leading columns of `Input.outcomes`.
+        rows: of a path table with more to say than its distinct paths: `keys` of every row.
+        nulls: whether some of `rows` have no path.
+        left_out: entries of the listing that are no rows, by reason.
+    """
+
+    source: SourceSpec
+    keys: tuple[str, ...]
+    table: pa.Table
+    named: pa.Table
+    rows: DataFrame | None = None
+    nulls: bool = False
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def units(self) -> pa.Table:
+        """`ledger.UNITS` of every file as the input names it; of the rows without a path, one more, last."""
+        units = pa.table([self.named[0], self.table["length"], self.table["modificationTime"]], schema=UNITS)
+        return pa.concat_tables([units, pa.table([[None]] * 3, schema=UNITS)]) if self.nulls else units
+
+    def take(self, positions: NDArray[np.int64]) -> FoundFiles:
+        """Some of `units`, by their positions."""
+        files = pa.array(positions[positions < self.table.num_rows])
+        nulls = self.nulls and len(files) < len(positions)
+        named = self.named.take(files)
+        rows = self.rows
+        if rows is not None:
+            path = column(self.keys[0])
+            wanted = local_frame(rows.sparkSession, pa.table({_WANTED: named[0]}))
+            matched = rows.join(F.broadcast(wanted), path == F.col(_WANTED), "left_semi")
+            rows = matched.unionByName(rows.where(path.isNull())) if nulls else matched
+        return replace(self, table=self.table.take(files), named=named, rows=rows, nulls=nulls)
+
+    def restored(self, gone: list[str | None]) -> FoundFiles:
+        """With a row for each file that was listed when a snapshot was begun and is gone; not for a path table."""
+        if self.source.kind != "images" or not gone:
+            return self
+        lost = listing_table(FileRow(str(path), None, None, "gone since it was listed") for path in gone)
+        table = pa.concat_tables([self.table, lost])
+        return replace(self, table=table, named=_named(table, self.keys))
+
+    def to_input(self, spark: SparkSession) -> Input:
+        """Sorts out which files are worth reading, and says of the others why not."""
+        return _file_input(spark, self)
+
+
+def find_folders(spark: SparkSession, source: SourceSpec) -> FoundFiles:
     """Lists folders, files and globs and chooses files.
 
     Raises:
@@ -62,9 +122,12 @@ def read_folders(spark: SparkSession, source: SourceSpec) -> Input:
     table = _chosen(spark, listing.table, source)
     if not table.num_rows:
         key = "source.sample" if source.where is None else "source.where"
-        raise SourceError(f"none of {listing.table.num_rows:,} files is chosen", key=key)
-    rows = table.select(keys).append_column(READ, table["path"])
-    return _file_input(spark, source, keys, table, rows, left_out=listing.left_out)
+        raise EmptySourceError(f"none of {listing.table.num_rows:,} files is chosen", key=key)
+    return FoundFiles(source, keys, table, _named(table, keys), left_out=listing.left_out)
+
+
+def _named(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    return table.select(keys).append_column(READ, table["path"])
 
 
 def _chosen(spark: SparkSession, table: pa.Table, source: SourceSpec) -> pa.Table:
@@ -75,7 +138,7 @@ def _chosen(spark: SparkSession, table: pa.Table, source: SourceSpec) -> pa.Tabl
     return table.slice(0, source.limit)
 
 
-def read_path_table(spark: SparkSession, source: SourceSpec) -> Input:
+def find_path_table(spark: SparkSession, source: SourceSpec) -> FoundFiles:
     """Opens a table of paths, chooses its rows and looks up its files.
 
     Raises:
@@ -96,31 +159,18 @@ def read_path_table(spark: SparkSession, source: SourceSpec) -> Input:
     with explained(key):
         paths = to_arrow(rows.select(column(keys[0])))[0].combine_chunks()
     if not len(paths):
-        raise SourceError(f"no rows in {source.locations[0]}", key=key, hint="or `where` and `sample` leave none")
+        raise EmptySourceError(f"no rows in {source.locations[0]}", key=key, hint="or `where` and `sample` leave none")
     distinct = pc.unique(paths.drop_null())
     table = look_up(spark, distinct.to_pylist())
     check_names(spark, table["path"], key)
     is_plain = len(distinct) == len(paths) and len(keys) == 1
     named = pa.table({keys[0] if is_plain else RAW: distinct, READ: table["path"]})
-    return _file_input(spark, source, keys, table, named, rows=None if is_plain else rows)
+    nulls = paths.null_count > 0
+    return FoundFiles(source, keys, table, named, rows=None if is_plain else rows, nulls=nulls)
 
 
-def _file_input(
-    spark: SparkSession,
-    source: SourceSpec,
-    keys: tuple[str, ...],
-    table: pa.Table,
-    named: pa.Table,
-    *,
-    rows: DataFrame | None = None,
-    left_out: Counter[str] | None = None,
-) -> Input:
-    """Sorts out which files are worth reading, and says of the others why not.
-
-    Args:
-        table: `LISTING_SCHEMA`.
-        named: the leading columns of `Input.outcomes`, row by row with `table`.
-    """
+def _file_input(spark: SparkSession, found: FoundFiles) -> Input:
+    source, table = found.source, found.table
     missing = pa.scalar(None, pa.string())
     failed = pc.is_valid(table["problem"])
     too_large = pc.fill_null(pc.greater(table["length"], source.max_bytes), False)
@@ -135,11 +185,11 @@ def _file_input(
     return Input(
         kind=source.kind,
         name=", ".join(source.locations),
-        keys=keys,
+        keys=found.keys,
         content_keys=("path",),
         files=FileSet(worthy["path"], worthy["length_first"].to_numpy(), source.max_bytes),
-        outcomes=local_frame(spark, named.append_column(CODE, code).append_column(MESSAGE, message)),
-        rows=rows,
+        outcomes=local_frame(spark, found.named.append_column(CODE, code).append_column(MESSAGE, message)),
+        rows=found.rows,
         known={entry["values"]: entry["counts"] for entry in counts},
-        left_out=dict(left_out or {}),
+        left_out=dict(found.left_out),
     )

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import ErrorCode
 from sparkinfer.core.schema import PREDICTION_COLUMNS, RESULT_COLUMNS
+from sparkinfer.core.secrets import LOGIN_PATTERN, LOGIN_REPLACEMENT, redacted
 from sparkinfer.driver.frames import column
 from sparkinfer.driver.manifest import open_files
 
@@ -112,14 +113,14 @@ class Input:
         return float(self.files.lengths.mean())
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for a person; no secrets."""
         if self.files is None:
-            return f"{self.kind} {self.name}"
+            return redacted(f"{self.kind} {self.name}")
         parts = [f"{len(self.files.lengths):,} files, {size_text(int(self.files.lengths.sum()))} in {self.name}"]
         parts += [f"{count:,} {code} without reading" for code, count in sorted(self.known.items())]
         if self.left_out:
             parts.append("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.left_out.items())))
-        return "; ".join(parts)
+        return redacted("; ".join(parts))
 
 
 def finish(source: Input, predictions: DataFrame, stamps: Mapping[str, str | None]) -> DataFrame:
@@ -138,6 +139,9 @@ def finish(source: Input, predictions: DataFrame, stamps: Mapping[str, str | Non
         table = _with_outcomes(source.outcomes, predictions)
         if source.rows is not None:
             table = _with_rows(source.rows, source.keys[0], table)
+        # A path leads the row as it was read, but for a login in it: a table is no place for secrets.
+        named = F.regexp_replace(column(source.keys[0]), LOGIN_PATTERN, LOGIN_REPLACEMENT)
+        table = table.withColumn(source.keys[0], named)
     stamped = table.withColumns({name: F.lit(value) for name, value in stamps.items()})
     # As SQL text: to build these expressions object by object takes ten times as many calls of the JVM.
     typed = (F.expr(f"CAST({c.name} AS {c.ddl}) AS {c.name}") for c in PREDICTION_COLUMNS)

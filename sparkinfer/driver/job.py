@@ -5,32 +5,41 @@ spec -> inspect model -> session -> read -> shard -> predict -> write -> report
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from threading import Event
 
-from pyspark.sql import Column, Observation, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 
-from sparkinfer.core.errors import BudgetExceededError, ErrorCode, SpecError
+from sparkinfer.core.errors import SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
+from sparkinfer.core.secrets import redacted, redacted_data
 from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.budget import Budget
+from sparkinfer.driver.checkpoint import Checkpoint
+from sparkinfer.driver.execution import predict_into
 from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.listing import write_text
+from sparkinfer.driver.lock import locked
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.predict import new_run_id, results, stamps
-from sparkinfer.driver.read import Input, check_local_source, finish, read_source
-from sparkinfer.driver.session import get_session, is_local_master, own_arrow_limits
-from sparkinfer.driver.shard import Sharding, shard
-from sparkinfer.driver.sink_checks import check_apart
+from sparkinfer.driver.predict import new_run_id
+from sparkinfer.driver.read import check_local_source, read_source
+from sparkinfer.driver.resume import run_snapshots
+from sparkinfer.driver.retry import find_failed, write_retried
+from sparkinfer.driver.session import get_session, is_local_master
+from sparkinfer.driver.shard import shard
+from sparkinfer.driver.sink_checks import check_apart, check_checkpoint
 from sparkinfer.driver.write import check_local_target, check_target, write
 from sparkinfer.executor.device import resolve_device
+from sparkinfer.executor.report import Tally
 
 __all__ = ["JobResult", "run_job"]
 
@@ -48,6 +57,10 @@ class JobResult:
         output: path or table.
         seconds: from the start of `run_job` to the commit.
         left_out: files that are no rows, by reason.
+        snapshots: how many this run committed; None without `resume`.
+        finished_before: inputs that earlier runs on the checkpoint have finished.
+        changed: inputs that have changed since they were read.
+        retried: rows that ran again; None where that was not asked for.
     """
 
     run_id: str
@@ -60,6 +73,10 @@ class JobResult:
     partitions: int | None
     model_digest: str
     left_out: dict[str, int] = field(default_factory=dict)
+    snapshots: int | None = None
+    finished_before: int = 0
+    changed: int = 0
+    retried: int | None = None
 
     @property
     def failed(self) -> int:
@@ -67,21 +84,48 @@ class JobResult:
         return sum(self.errors.values())
 
 
-def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
+@dataclass(frozen=True)
+class _Done:
+    """What either way of running a job gives."""
+
+    counts: Tally
+    sharding: str
+    partitions: int | None = None
+    left_out: dict[str, int] = field(default_factory=dict)
+    snapshots: int | None = None
+    finished_before: int = 0
+    changed: int = 0
+    retried: int | None = None
+
+
+def run_job(
+    spec: JobSpec,
+    console: Console | None = None,
+    stop: Event | None = None,
+    *,
+    retry_codes: Sequence[str] | None = None,
+) -> JobResult:
     """Runs a job to its end.
 
     Args:
         spec: what to do.
         console: where progress is told; None tells nothing.
+        stop: set by another thread to end a job with `resume.trigger` after its present snapshot.
+        retry_codes: run the failed rows of the output again that have one of these codes (all where there is none) and
+            put them into their places; None runs the job.
 
     Raises:
         UserError: something in the spec, the model, the input or the output that the person can mend; raised before
             Spark is started where Spark is not needed to know.
         BudgetExceededError: more rows failed than `errors.max_fraction` allows; the output stays.
     """
-    tell = partial((console or Console(quiet=True)).print, soft_wrap=True, highlight=False)
+    out = console or Console(quiet=True)
+
+    def tell(text: str) -> None:
+        out.print(redacted(text), soft_wrap=True, highlight=False)
+
     started = time.monotonic()
-    _check_before_spark(spec)
+    _check_before_spark(spec, retries=retry_codes is not None)
     model = Model(spec.model, spec.preprocess, spec.postprocess, spec.batch)
     if _is_local(model):
         _ = model.inspected
@@ -92,13 +136,15 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
         f"{found.signature.num_classes} classes), takes {escape(str(found.signature.input))}"
     )
     check_apart(spark, spec)
-    source = read_source(spark, spec.source)
-    check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
-    tell(f"[bold]input[/]     {escape(source.describe())}")
-    sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
-    tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
+    check_checkpoint(spark, spec)
     run_id = new_run_id()
-    counts = _run(spark, spec, model, source, sharding, run_id)
+    if retry_codes is not None:
+        done = _retry(spark, spec, model, run_id, tell, retry_codes)
+    elif spec.resume is None:
+        done = _plain(spark, spec, model, run_id, tell)
+    else:
+        done = _resumable(spark, spec, model, run_id, tell, stop)
+    counts = done.counts
     result = JobResult(
         run_id=run_id,
         rows=counts.rows,
@@ -106,22 +152,96 @@ def run_job(spec: JobSpec, console: Console | None = None) -> JobResult:
         samples=counts.samples,
         output=spec.sink.target,
         seconds=round(time.monotonic() - started, 3),
-        sharding=sharding.reason,
-        partitions=sharding.partitions,
         model_digest=found.digest,
-        left_out=source.left_out,
+        sharding=done.sharding,
+        partitions=done.partitions,
+        left_out=done.left_out,
+        snapshots=done.snapshots,
+        finished_before=done.finished_before,
+        changed=done.changed,
+        retried=done.retried,
     )
     if spec.report:
         _report(spark, spec, result)
     tell(f"[bold]done[/]      {escape(_summary(result))}")
-    _check_budget(spec, result)
+    _check_budget(spec, counts)
     return result
 
 
-def _check_before_spark(spec: JobSpec) -> None:
+def _plain(spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None]) -> _Done:
+    """One job, all or nothing."""
+    source = read_source(spark, spec.source)
+    check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
+    tell(f"[bold]input[/]     {escape(source.describe())}")
+    sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
+    tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
+    counts = predict_into(lambda table: write(table, spec.sink, run_id), spark, spec, model, source, sharding, run_id)
+    return _Done(counts, sharding.reason, sharding.partitions, source.left_out)
+
+
+def _resumable(
+    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], stop: Event | None
+) -> _Done:
+    """A series of snapshots."""
+    progress = run_snapshots(
+        spark,
+        spec,
+        model,
+        run_id,
+        say=lambda text: tell(f"[bold]resume[/]    {escape(text)}"),
+        after_snapshot=partial(_check_budget, spec),
+        stop=stop,
+    )
+    return _Done(
+        progress.counts,
+        progress.sharding,
+        left_out=progress.left_out,
+        snapshots=progress.snapshots,
+        finished_before=progress.finished_before,
+        changed=progress.changed,
+    )
+
+
+def _retry(
+    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], codes: Sequence[str]
+) -> _Done:
+    """The failed rows of an earlier output, in their own places."""
+    with contextlib.ExitStack() as held:
+        if spec.resume is not None:  # nobody may add snapshots meanwhile
+            held.enter_context(locked(Checkpoint(spark, spec.resume.checkpoint), run_id, tell))
+        return _retried(spark, spec, model, run_id, tell, codes)
+
+
+def _retried(
+    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], codes: Sequence[str]
+) -> _Done:
+    retry = find_failed(spark, spec, codes)
+    tell(f"[bold]retry[/]     {escape(retry.describe())}")
+    counts = Tally(retry.counts.rows, dict(retry.counts.errors), dict(retry.counts.samples))
+    if retry.source is None:
+        return _Done(counts, "nothing to run")
+    sharding = shard(spark, retry.source, spec.sharding, spark.sparkContext.defaultParallelism)
+    tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
+    again = predict_into(
+        lambda table: write_retried(spark, retry, table, spec.sink, run_id),
+        spark,
+        spec,
+        model,
+        retry.source,
+        sharding,
+        run_id,
+        before=counts,
+    )
+    counts.add(again)
+    return _Done(counts, sharding.reason, sharding.partitions, retried=again.rows)
+
+
+def _check_before_spark(spec: JobSpec, *, retries: bool) -> None:
     """Everything that can be told without Spark, within a second."""
-    check_local_target(spec.sink)
+    if spec.resume is None and not retries:  # else the output is meant to be there
+        check_local_target(spec.sink)
     check_apart(None, spec)
+    check_checkpoint(None, spec)
     check_local_source(spec.source)
     report = local_path(spec.report) if spec.report else None
     if report is not None and report.exists() and not report.is_dir():
@@ -132,62 +252,18 @@ def _check_before_spark(spec: JobSpec) -> None:
         resolve_device(spec.model.wanted_device)  # the executors are this machine
 
 
-@dataclass(frozen=True)
-class _Counts:
-    rows: int
-    errors: dict[str, int]
-    samples: dict[str, str]
-
-
-def _run(spark: SparkSession, spec: JobSpec, model: Model, source: Input, sharding: Sharding, run_id: str) -> _Counts:
-    own_arrow_limits(spark, spec.batch.max_bytes, source.mean_bytes)
-    plan = model.plan(
-        spark, content=source.content_column, keys=source.content_keys, max_image_bytes=spec.source.max_bytes
-    )
-    predictions = results(sharding.content, plan, spec.engine)
-    table = finish(source, predictions, stamps(model.inspected, run_id))
-    observation = Observation(f"sparkinfer-{run_id}")
-    with sharding.applied(spark):
-        write(table.observe(observation, *_measures(source.keys[0])), spec.sink, run_id)
-    seen: dict[str, Any] = observation.get
-    codes = [str(code) for code in ErrorCode if seen[f"n_{code}"]]
-    return _Counts(seen["rows"], {c: seen[f"n_{c}"] for c in codes}, {c: seen[f"path_{c}"] for c in codes})
-
-
-def _measures(path_column: str) -> list[Column]:
-    """Exact counts of what was written, and one path for each error code.
-
-    Spark sums them over the tasks whose output counts, so retries and speculation do not count twice. As SQL text: a
-    call of the JVM for every function of every measure would take a tenth of a second.
-    """
-    path = "`" + path_column.replace("`", "``") + "`"
-    measures = ["count(1) AS rows"]
-    for code in ErrorCode:
-        measures.append(f"count_if(error_code = '{code}') AS n_{code}")
-        measures.append(f"min(IF(error_code = '{code}', CAST({path} AS string), NULL)) AS path_{code}")
-    return [F.expr(measure) for measure in measures]
-
-
-def _check_budget(spec: JobSpec, result: JobResult) -> None:
-    allowed = spec.errors.max_fraction
-    if result.failed <= allowed * result.rows:
-        return
-    top = sorted(result.errors.items(), key=lambda item: -item[1])[:5]
-    lines = [f"{count:,} x {code}, for example {result.samples[code]}" for code, count in top]
-    raise BudgetExceededError(
-        f"{result.failed:,} of {result.rows:,} rows failed, allowed is a share of {allowed:g}\n    "
-        + "\n    ".join(lines),
-        key="errors.max_fraction",
-        hint=f"the output is in {result.output!r}; look at error_message there, mend the cause or raise the limit",
-    )
+def _check_budget(spec: JobSpec, counts: Tally) -> None:
+    Budget(spec.errors).check(counts.rows, counts.errors, counts.samples, spec.sink.target)
 
 
 def _report(spark: SparkSession, spec: JobSpec, result: JobResult) -> None:
-    content = {"spec": spec.describe(), **asdict(result)}
+    content = redacted_data({"spec": spec.describe(), **asdict(result)})
     write_text(spark, f"{str(spec.report).rstrip('/')}/report.json", json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def _summary(result: JobResult) -> str:
+    if result.snapshots is not None and not result.rows:
+        return f"nothing new: {result.finished_before:,} inputs are finished -> {result.output}"
     rate = result.rows / result.seconds
     errors = ", ".join(f"{count:,} {code}" for code, count in sorted(result.errors.items()))
     return (

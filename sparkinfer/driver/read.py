@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver.file_input import list_some, read_folders, read_path_table
+from sparkinfer.driver.file_input import find_folders, find_path_table, list_some
 from sparkinfer.driver.inputs import Input, finish
 from sparkinfer.driver.local_files import walk
 from sparkinfer.driver.manifest import open_files
@@ -74,9 +74,9 @@ def read_source(spark: SparkSession, source: SourceSpec) -> Input:
         SourceError: it is missing or empty, a column is missing or of the wrong type, or SQL in it is wrong.
     """
     if source.kind == "images":
-        return read_folders(spark, source)
+        return find_folders(spark, source).to_input(spark)
     if source.kind == "paths":
-        return read_path_table(spark, source)
+        return find_path_table(spark, source).to_input(spark)
     return read_rows(spark, source)
 
 

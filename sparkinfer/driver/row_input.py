@@ -8,10 +8,11 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.inputs import CONTENT, Input
+from sparkinfer.driver.names import table_name
 from sparkinfer.driver.selection import check_keys, filtered, named_column, short_name
 from sparkinfer.driver.sql_errors import explained
 
-__all__ = ["read_rows"]
+__all__ = ["open_rows", "read_rows", "rows_of"]
 
 
 def read_rows(spark: SparkSession, source: SourceSpec) -> Input:
@@ -20,7 +21,15 @@ def read_rows(spark: SparkSession, source: SourceSpec) -> Input:
     Raises:
         SourceError: it does not exist, a column is missing, the content is not binary, or SQL in it is wrong.
     """
-    frame = _open(spark, source)
+    return rows_of(open_rows(spark, source), source)
+
+
+def rows_of(frame: DataFrame, source: SourceSpec) -> Input:
+    """Chooses rows and columns of an opened source, static or streaming.
+
+    Raises:
+        SourceError: a column is missing, the content is not binary, or SQL in it is wrong.
+    """
     path = named_column(frame, source.path_column, "source.path_column", hint="name the column that names a row")
     kept = [named_column(frame, name, "source.keep") for name in source.keep]
     content = _content(frame, source.content_column)
@@ -40,12 +49,17 @@ def read_rows(spark: SparkSession, source: SourceSpec) -> Input:
     )
 
 
-def _open(spark: SparkSession, source: SourceSpec) -> DataFrame:
+def open_rows(spark: SparkSession, source: SourceSpec) -> DataFrame:
+    """The source with all its rows and columns.
+
+    Raises:
+        SourceError: it does not exist or cannot be read.
+    """
     with explained(f"source.{source.kind}"):
         if source.kind == "parquet":
             return spark.read.parquet(*source.locations)
         if source.kind == "table":
-            return spark.table(source.locations[0])
+            return spark.table(table_name(source.locations[0], "source.table"))
         # In brackets, so that Spark takes a query and nothing that would change a table.
         query = source.locations[0].strip().rstrip(";")
         return spark.sql(f"SELECT * FROM (\n{query}\n)")  # noqa: S608 - it is the person's own query

@@ -41,7 +41,7 @@ def shard(spark: SparkSession, source: Input, mode: str, cores: int) -> Sharding
         cores: tasks that run at once.
 
     Raises:
-        SourceError: rows were asked for and there are none.
+        EmptySourceError: rows were asked for and there are none.
     """
     if source.files is not None:
         return _shard_files(spark, source.files, mode, cores)

@@ -8,7 +8,7 @@ bytes, for inputs up to `MEASURED_BYTES`; above it the number of rows, which Par
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from sparkinfer.core.errors import SourceError
-from sparkinfer.driver.frames import column, local_frame, to_arrow
+from sparkinfer.core.errors import EmptySourceError
+from sparkinfer.driver.frames import column, local_frame, settings, to_arrow
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.packing import ROW_COST, heaviest_over_mean, lpt, salts, target_bins
 from sparkinfer.driver.sharding import GOOD, Sharding, tasks
@@ -33,6 +33,11 @@ MEASURED_ROWS = 1_000_000
 
 MANY = 4
 """So many times the wished number of tasks is too many: each costs its start."""
+
+EVEN = 1.05
+"""Tasks that take at most so many times as long as evenly spread ones are not worth cutting again."""
+
+_SCANS = {"parquet", "table"}
 
 _ID = "_sparkinfer_id"
 _SALT = "_sparkinfer_salt"
@@ -89,6 +94,9 @@ def shard_rows(spark: SparkSession, source: Input, mode: str, cores: int) -> Sha
     bins = target_bins(rows.total, size, cores)
     said = f"{mode}: {rows.total:,} rows in {tasks(parts)}, heaviest {balance:.2f} x the mean"
     if _is_good(totals, mode, cores, bins, rows.heaviest_share(weights)):
+        evened = _evened(spark, source, mode, cores, totals) if mode == "auto" and source.kind in _SCANS else None
+        if evened is not None:
+            return replace(evened, reason=f"{said}; {evened.reason}")
         return Sharding(frame, f"{said}; left where they are", parts, balance)
     if mode == "auto" and parts > MANY * bins:
         joined = np.add.reduceat(totals, np.arange(bins) * parts // bins)
@@ -107,8 +115,42 @@ def shard_rows(spark: SparkSession, source: Input, mode: str, cores: int) -> Sha
     )
 
 
-def _empty(source: Input) -> SourceError:
-    return SourceError(
+def _evened(spark: SparkSession, source: Input, mode: str, cores: int, totals: NDArray[Any]) -> Sharding | None:
+    """The same rows in tasks that end together: Spark cuts the files elsewhere, and nothing is moved.
+
+    With seven equal tasks on two cores one core idles at the end; with eight none does. None where it helps nothing.
+    """
+    frame, before = source.frame, busy(totals, cores)
+    assert frame is not None
+    if before <= EVEN or len(totals) > MANY * cores:
+        return None
+    waves = -(-len(totals) // cores)
+    best: Sharding | None = None
+    for number in (waves * cores, (waves + 1) * cores):
+        conf = {"spark.sql.files.maxPartitionBytes": str(-(-_scan_cost(spark, frame) // number))}
+        with settings(spark, conf):
+            rows = _known(frame, source.content_column, mode)
+        weights = rows.weights(mode)
+        present = np.unique(rows.task, return_inverse=True)[1].astype(np.int32)
+        cut = np.bincount(present, weights=weights)
+        if (after := busy(cut, cores)) < before - (EVEN - 1):
+            before = after
+            reason = f"cut into {tasks(len(cut))} that end together, none moved"
+            best = Sharding(frame, reason, len(cut), heaviest_over_mean(present, weights), conf)
+        if before <= EVEN:
+            break
+    return best
+
+
+def _scan_cost(spark: SparkSession, frame: DataFrame) -> int:
+    """What Spark takes the files of a scan for when it cuts them: their bytes, and a constant for each."""
+    session: Any = spark._jsparkSession
+    open_cost = int(session.sessionState().conf().filesOpenCostInBytes())
+    return _estimate(frame) + open_cost * len(frame.inputFiles())
+
+
+def _empty(source: Input) -> EmptySourceError:
+    return EmptySourceError(
         f"{source.name} has 0 rows", key=f"source.{source.kind}", hint="source.where or source.sample may leave none"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +11,15 @@ from typing import Any
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import SparkSession
 
-from sparkinfer.core.errors import SinkError, UserError
+from sparkinfer.core.errors import SinkError, SpecError, UserError
+from sparkinfer.core.secrets import LOGIN_PATTERN
 from sparkinfer.core.spec import JobSpec, SinkSpec
 from sparkinfer.driver.listing import hadoop_path, strings
+from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import has_glob, is_hidden, local_path
 from sparkinfer.driver.sql_errors import quiet, sentence
 
-__all__ = ["check_apart", "check_layout", "explained_sink"]
+__all__ = ["check_apart", "check_checkpoint", "check_holds_arrays", "check_layout", "explained_sink"]
 
 _NO_ARRAYS = {"csv", "text"}
 
@@ -32,7 +35,7 @@ def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
         SinkError: names both.
     """
     sink, source = spec.sink, spec.source
-    if sink.table and source.kind == "table" and sink.table.lower() == source.locations[0].lower():
+    if sink.table and source.kind == "table" and _is_same_table(sink.table, source.locations[0]):
         raise SinkError(f"{sink.table!r} is the input", key="sink.table", hint="choose another table")
     if not sink.path:
         return
@@ -59,6 +62,10 @@ def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
             )
 
 
+def _is_same_table(one: str, other: str) -> bool:
+    return table_name(one, "sink.table").lower() == table_name(other, "source.table").lower()
+
+
 def _parts(spark: SparkSession | None, uri: str) -> list[str] | None:
     """The folders of a path, a glob's wildcards left out; None where it cannot be told."""
     local = local_path(uri)
@@ -82,11 +89,52 @@ def _before_glob(parts: Iterable[str]) -> Iterator[str]:
         yield part
 
 
-def check_layout(spark: SparkSession, sink: SinkSpec) -> None:
-    """Refuses to overwrite a folder that no Spark job wrote, and to append in another layout than the folder has.
+def check_checkpoint(spark: SparkSession | None, spec: JobSpec) -> None:
+    """Refuses a checkpoint that would be read as input or as output.
+
+    Args:
+        spark: None before there is a session; then only local paths are compared.
+        spec: the job.
 
     Raises:
-        SinkError: says what is there.
+        SpecError: names both.
+    """
+    if spec.resume is None:
+        return
+    for key, name in (
+        ("resume.checkpoint", spec.resume.checkpoint),
+        *((f"source.{spec.source.kind}", location) for location in spec.source.locations),
+        ("sink.path", spec.sink.path or ""),
+    ):
+        if re.search(LOGIN_PATTERN, name):
+            raise SpecError(
+                "a login in the URI would be written into the checkpoint",
+                key=key,
+                hint="give the login by a Hadoop credential provider or by spark.conf, and the URI without it",
+            )
+    checkpoint = _parts(spark, spec.resume.checkpoint)
+    places = [("sink.path", spec.sink.path)] if spec.sink.path else []
+    if spec.source.kind in {"images", "parquet"}:
+        places += [(f"source.{spec.source.kind}", name) for name in spec.source.locations]
+    for key, name in places:
+        other = _parts(spark, name)
+        if checkpoint is None or other is None:
+            continue
+        below = checkpoint[len(other) :]
+        holds = other == checkpoint[: len(other)] and not any(map(is_hidden, below))
+        if holds or (key == "sink.path" and checkpoint == other[: len(checkpoint)]):
+            raise SpecError(
+                f"{spec.resume.checkpoint!r} would be taken for data of {key}, {name!r}",
+                key="resume.checkpoint",
+                hint="choose a folder of its own, or one whose name begins with _, which readers pass over",
+            )
+
+
+def check_holds_arrays(sink: SinkSpec) -> None:
+    """Refuses formats without arrays.
+
+    Raises:
+        SinkError: says which have them.
     """
     if sink.format in _NO_ARRAYS:
         raise SinkError(
@@ -95,6 +143,14 @@ def check_layout(spark: SparkSession, sink: SinkSpec) -> None:
             allowed=["parquet", "orc", "json", "avro", "delta", "iceberg"],
             hint="write parquet, and csv from a query over it",
         )
+
+
+def check_layout(spark: SparkSession, sink: SinkSpec) -> None:
+    """Refuses to overwrite a folder that no Spark job wrote, and to append in another layout than the folder has.
+
+    Raises:
+        SinkError: says what is there.
+    """
     names = _names(spark, sink)
     if names is None:
         return

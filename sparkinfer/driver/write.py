@@ -8,6 +8,7 @@ job that dies leaves the old one in place. Object stores and transactional forma
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
@@ -15,14 +16,17 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import SinkSpec
 from sparkinfer.driver.listing import hadoop_conf, hadoop_path
+from sparkinfer.driver.names import quoted, table_name, table_parts
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.sink_checks import check_layout, explained_sink
+from sparkinfer.driver.sink_checks import check_holds_arrays, check_layout, explained_sink
 
-__all__ = ["check_local_target", "check_target", "write"]
+__all__ = ["check_format", "check_local_target", "check_target", "write"]
 
 log = logging.getLogger(__name__)
 
 _FILE_FORMATS = {"parquet", "orc", "json", "avro"}
+_CATALOGUE_NAME = re.compile(r"[A-Za-z0-9_]+")
+"""`SessionCatalog.validateName`."""
 _ATOMIC_RENAME = {"file", "hdfs", "viewfs", "abfs", "abfss"}
 
 
@@ -45,14 +49,27 @@ def check_target(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
     Raises:
         SinkError: it exists and `mode` is error; or its format or a partition column is unknown.
     """
+    check_format(spark, sink, columns)
+    if sink.table:
+        _check_table_name(spark, sink)
+    with explained_sink(sink):
+        check_layout(spark, sink)
+        if sink.mode == "error" and _exists_already(spark, sink):
+            raise _exists(sink)
+
+
+def check_format(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> None:
+    """Refuses a format or a partition column that Spark or the prediction table does not have.
+
+    Raises:
+        SinkError: says what there is.
+    """
     unknown = [name for name in sink.partition_by if name not in columns]
     if unknown:
         raise SinkError(f"no column {unknown[0]!r} to partition by", key="sink.partition_by", allowed=columns)
+    check_holds_arrays(sink)
     with explained_sink(sink):
-        check_layout(spark, sink)
         _check_format(spark, sink)
-        if sink.mode == "error" and _exists_already(spark, sink):
-            raise _exists(sink)
 
 
 def write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
@@ -127,14 +144,16 @@ def _renames_atomically(spark: SparkSession, sink: SinkSpec) -> bool:
 def _write_table(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     """`saveAsTable`; an existing plain-file table is replaced by a finished one, never emptied first."""
     spark = table.sparkSession
-    if sink.mode != "overwrite" or sink.format not in _FILE_FORMATS or not spark.catalog.tableExists(sink.target):
-        _writer(table, sink).mode(sink.mode).saveAsTable(sink.target)
+    target = table_name(sink.target, "sink.table")
+    if sink.mode != "overwrite" or sink.format not in _FILE_FORMATS or not spark.catalog.tableExists(target):
+        _writer(table, sink).mode(sink.mode).saveAsTable(target)
         return
-    aside = f"{sink.target}_{run_id}"
+    *above, last = table_parts(sink.target)
+    aside = ".".join(map(quoted, [*above, f"{last}_{run_id}"]))
     try:
         _writer(table, sink).mode("error").saveAsTable(aside)
-        spark.sql(f"DROP TABLE {sink.target}")
-        spark.sql(f"ALTER TABLE {aside} RENAME TO {sink.target}")
+        spark.sql(f"DROP TABLE {target}")
+        spark.sql(f"ALTER TABLE {aside} RENAME TO {target}")
     finally:
         spark.sql(f"DROP TABLE IF EXISTS {aside}")
 
@@ -144,9 +163,22 @@ def _writer(table: DataFrame, sink: SinkSpec) -> DataFrameWriter:
     return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
 
 
+def _check_table_name(spark: SparkSession, sink: SinkSpec) -> None:
+    """Spark's own catalogue looks at the name of a new table when its rows are written."""
+    *above, last = table_parts(table_name(sink.target, "sink.table"))
+    is_sparks = not above or spark.conf.get(f"spark.sql.catalog.{above[0]}", None) is None
+    if is_sparks and sink.format in _FILE_FORMATS and not _CATALOGUE_NAME.fullmatch(last):
+        raise SinkError(
+            f"Spark's catalogue takes no table named {last!r}",
+            key="sink.table",
+            allowed=["letters A to Z, digits and _"],
+            hint="write to sink.path, or choose another name",
+        )
+
+
 def _exists_already(spark: SparkSession, sink: SinkSpec) -> bool:
     if sink.table:
-        return spark.catalog.tableExists(sink.table)
+        return spark.catalog.tableExists(table_name(sink.table, "sink.table"))
     path, fs = hadoop_path(spark, sink.target)
     return bool(fs.exists(path))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as F
 
-from sparkinfer.core.errors import SourceError
+from sparkinfer.core.errors import EmptySourceError, SourceError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.read import finish, read_source
@@ -136,9 +136,10 @@ def test_where_sample_and_limit_act_before_the_model(spark, tmp_path, counted):
     assert rows(where="id < 100", sample=0.5, limit=5) <= set(range(100))
 
 
-def test_no_rows_are_no_error_here(spark, parquet):
+def test_no_rows_are_told(spark, parquet):
     for mode in ("auto", "files", "bytes", "none"):
-        assert table_of(spark, mode, parquet=parquet, where="id > 99")[0] == []
+        with pytest.raises(EmptySourceError, match="has 0 rows"):
+            table_of(spark, mode, parquet=parquet, where="id > 99")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+from sparkinfer.core.errors import EmptySourceError
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver import shard_rows
 from sparkinfer.driver.frames import settings
@@ -121,7 +122,9 @@ def test_few_rows_and_none(spark, one_group):
     _, rows, _ = sharded(spark, one_group[0], "auto", 8, limit=3)
     assert rows.sum() == 3
     assert len(rows) == 3
-    assert sharded(spark, one_group[0], "auto", 8, where="path = 'x'")[1].sum() == 0
+    for mode in ("auto", "none"):
+        with pytest.raises(EmptySourceError, match="has 0 rows"):
+            sharded(spark, one_group[0], mode, 8, where="path = 'x'")
     untouched = sharded(spark, one_group[0], "none", 8)[0]
     assert untouched.partitions is None
 
@@ -132,3 +135,27 @@ def test_null_content_counts_as_nothing(spark, tmp_path):
     sharding, rows, _ = sharded(spark, tmp_path, "bytes", 2)
     assert sorted(rows) == [1, 1]
     assert sharding.partitions == 2
+
+
+def test_tasks_that_would_leave_a_core_idle_are_cut_elsewhere(spark, tmp_path):
+    folder = tmp_path / "seven"
+    folder.mkdir()
+    for number in range(7):
+        names = [f"{number}-{row}" for row in range(16)]
+        content = [np.random.default_rng(row).bytes(20_000) for row in range(16)]
+        table = pa.table({"path": names, "content": content})
+        pq.write_table(table, folder / f"{number}.parquet", compression="none", row_group_size=1)
+    one_file_each = (folder / "0.parquet").stat().st_size + 1_000
+    with settings(
+        spark,
+        {"spark.sql.files.maxPartitionBytes": str(one_file_each), "spark.sql.files.openCostInBytes": "0"},
+    ):
+        source = read_source(spark, SourceSpec(parquet=str(folder)))
+        sharding = shard(spark, source, "auto", 2)
+        with sharding.applied(spark):
+            rows, _ = tasks_of(sharding.content, source)
+        assert spark.conf.get("spark.sql.files.maxPartitionBytes") == str(one_file_each)
+    assert "that end together, none moved" in sharding.reason
+    assert rows.sum() == 7 * 16
+    assert sharding.partitions == len(rows) > 7
+    assert shard_rows.busy(rows, 2) <= 1.05

@@ -23,6 +23,7 @@ class FakeWebHdfs:
         denied: paths that may not be read; their permission says so.
         gone: paths that are listed but whose content cannot be opened.
         broken: folders that cannot be listed.
+        failing: path -> how its next read fails, once: "503", "hang up" (no answer) or "half" (of the content).
         calls: (operation, path) -> how often.
     """
 
@@ -31,6 +32,7 @@ class FakeWebHdfs:
         self.denied: set[str] = set()
         self.gone: set[str] = set()
         self.broken: set[str] = set()
+        self.failing: dict[str, str] = {}
         self.calls: Counter[tuple[str, str]] = Counter()
 
     def __enter__(self) -> Self:
@@ -106,7 +108,19 @@ class _Handler(BaseHTTPRequestHandler):
         elif "datanode" not in query:
             self._send(307, b"", Location=f"http://{self.node.address}{where}?{split.query}&datanode=1")
         else:
-            self._send(200, self.node.files[path][int(query.get("offset", 0)) :])
+            self._content(path, int(query.get("offset", 0)), self.node.failing.pop(path, None))
+
+    def _content(self, path: str, offset: int, failure: str | None) -> None:
+        content = self.node.files[path][offset:]
+        if failure == "503":
+            self._fail(503, "java.io.IOException", "the server is busy")
+        elif failure == "half":
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2])
+        elif failure is None:
+            self._send(200, content)
 
     def _json(self, answer: object) -> None:
         self._send(200, json.dumps(answer).encode())

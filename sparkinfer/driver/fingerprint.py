@@ -1,0 +1,73 @@
+"""What a checkpoint belongs to: the job as far as it decides what stands in the prediction table. Driver side."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sparkinfer.core.secrets import redacted_data
+from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.model import Inspected
+
+__all__ = ["differences", "fingerprint"]
+
+_RESULT_NEUTRAL = {
+    "model": {"path", "labels", "name", "device", "providers", "fold", "digest", "trusted"},
+    "source": {"limit"},
+}
+"""Keys that change where or how fast things run, or that another field says better (digests), but no prediction."""
+
+
+def fingerprint(spec: JobSpec, found: Inspected, keys: Sequence[str]) -> dict[str, Any]:
+    """Everything that changes rows of the prediction table, as plain JSON.
+
+    Args:
+        spec: the job.
+        found: its model; the file's digest counts, not its path.
+        keys: columns that lead the prediction table.
+
+    Returns:
+        Nested mappings of JSON values; equal for two jobs whose rows would be equal.
+    """
+    labels = hashlib.sha256("\n".join(found.labels).encode()).hexdigest() if found.labels is not None else None
+    content = {
+        "source": spec.source.model_dump(mode="json", exclude=_RESULT_NEUTRAL["source"]),
+        "model": {
+            **found.spec.model_dump(mode="json", exclude=_RESULT_NEUTRAL["model"]),
+            "name": found.spec.display_name,
+            "digest": found.digest,
+            "labels_digest": labels,
+        },
+        "preprocess": spec.preprocess.model_dump(mode="json"),
+        "postprocess": spec.postprocess.model_dump(mode="json"),
+        "sink": spec.sink.model_dump(mode="json", include={"path", "table", "format", "partition_by"}),
+        "columns": list(keys),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(redacted_data(content)))
+    return plain
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys whose values differ, each in a line for a person: `preprocess.crop: 224 then, 192 now`."""
+    before, after = dict(_leaves(then)), dict(_leaves(now))
+    keys = dict.fromkeys([*before, *after])
+    missing = object()
+    return [
+        f"{key}: {_said(before.get(key, missing), missing)} then, {_said(after.get(key, missing), missing)} now"
+        for key in keys
+        if before.get(key, missing) != after.get(key, missing)
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value:
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+
+
+def _said(value: Any, missing: object) -> str:
+    return "absent" if value is missing else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,252 @@
+"""A long run as a series of committed snapshots. Driver side.
+
+    listing - ledger = new inputs -> snapshot N: inputs written down -> output/snapshot=N, whole -> marked as done
+
+Snapshot N of a folder is the folder `snapshot=N` in the output, written aside by Spark and renamed; of a Delta or
+Iceberg table a transaction that carries N. Either way it can be done twice and is there once: that, and the order of
+the three steps, is all that exactly-once rests on. A run that goes on after a crash finishes the snapshot that was
+begun, with the inputs that were written down, or adopts it when its output turns out to be whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+
+from sparkinfer.core.errors import EmptySourceError, SourceError
+from sparkinfer.core.schema import PREDICTION_COLUMNS
+from sparkinfer.core.spec import JobSpec, ResumeSpec
+from sparkinfer.driver.checkpoint import Checkpoint
+from sparkinfer.driver.execution import predict_into
+from sparkinfer.driver.fingerprint import fingerprint
+from sparkinfer.driver.inputs import Input
+from sparkinfer.driver.ledger import Ledger
+from sparkinfer.driver.lock import Lock, locked
+from sparkinfer.driver.model import Model
+from sparkinfer.driver.row_input import rows_of
+from sparkinfer.driver.shard import shard
+from sparkinfer.driver.snapshot_sink import SnapshotSink
+from sparkinfer.driver.snapshots import Found, find, is_streamed, snapshots
+from sparkinfer.driver.streaming import stream_snapshots
+from sparkinfer.driver.write import check_format, write
+from sparkinfer.executor.report import Tally
+
+__all__ = ["Progress", "run_snapshots"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """What a resumable run has done so far.
+
+    Attributes:
+        counts: of the snapshots of this run, adopted ones included.
+        finished_before: inputs that earlier runs have finished.
+        changed: inputs that have changed since they were read; their rows stay as they are.
+        snapshots: how many this run has committed.
+        sharding: of the last one.
+    """
+
+    counts: Tally = field(default_factory=Tally)
+    finished_before: int = 0
+    changed: int = 0
+    snapshots: int = 0
+    sharding: str = ""
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class _Run:
+    """One run on a locked checkpoint."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: JobSpec,
+        model: Model,
+        run_id: str,
+        sink: SnapshotSink,
+        ledger: Ledger,
+        lock: Lock,
+        say: Callable[[str], None],
+        after_snapshot: Callable[[Tally], None],
+    ) -> None:
+        self.progress = Progress()
+        self._spark, self._spec, self._model, self._run_id = spark, spec, model, run_id
+        self._sink, self._ledger, self._lock = sink, ledger, lock
+        self._say, self._after_snapshot = say, after_snapshot
+
+    def files(self, found: Found) -> None:
+        """Does all that is to do for the files there are now."""
+        self._finish_begun(found)
+        units = found.units
+        compared = self._ledger.compare(units)
+        self.progress.finished_before = max(self.progress.finished_before, compared.finished)
+        if compared.changed_count > self.progress.changed:
+            self.progress.changed = compared.changed_count
+            names = ", ".join(compared.changed)
+            self._say(f"{compared.changed_count:,} inputs have changed since they were read, for example {names}")
+            log.warning("%d inputs have changed since they were read: %s, ...", compared.changed_count, names)
+        if not len(compared.new):
+            return
+        new = found.take(compared.new)
+        parts = snapshots(self._spark, new, self._spec, _resume(self._spec).snapshot)
+        self._say(
+            f"{compared.finished:,} inputs are finished, {len(compared.new):,} to do in "
+            f"{len(parts):,} snapshot{'s' if len(parts) > 1 else ''}"
+        )
+        new_units = new.units
+        for part in parts:
+            number = self._ledger.next_number
+            self._lock.check()
+            self._ledger.plan(number, new_units.take(part))
+            self.one(number, new.take(part).to_input(self._spark))
+
+    def _finish_begun(self, found: Found) -> None:
+        """Finishes what an earlier run has begun; a file that is gone by now gives the row that says so."""
+        for number in self._ledger.unfinished:
+            if self._adopted(number):
+                continue
+            wanted = self._ledger.units(number)["unit"]
+            known = found.units["unit"].combine_chunks()
+            gone = wanted.filter(pc.invert(pc.is_in(wanted, known))).to_pylist()
+            if gone:
+                self._say(f"{len(gone):,} inputs of snapshot {number} are gone since it was begun")
+            restored = found.restored(gone)
+            positions = pc.index_in(wanted, restored.units["unit"].combine_chunks()).drop_null()
+            if len(positions):
+                self.one(number, restored.take(np.sort(positions.to_numpy())).to_input(self._spark))
+            else:
+                self._commit(number, Tally(), 0.0)
+
+    def _adopted(self, number: int) -> bool:
+        """Whether the output of a snapshot without a mark is there: then it is marked."""
+        counts = self._sink.written(number)
+        if counts is None:
+            return False
+        self._say(f"snapshot {number} was finished but not marked: adopted")
+        self._commit(number, counts, 0.0)
+        return True
+
+    def one(self, number: int, source: Input) -> None:
+        """Predicts one snapshot and commits it."""
+        started = time.monotonic()
+        try:
+            sharding = shard(self._spark, source, self._spec.sharding, self._spark.sparkContext.defaultParallelism)
+        except EmptySourceError:  # where and sample chose none of these files' rows
+            self._commit(number, Tally(), 0.0)
+            return
+        self.progress.sharding = sharding.reason
+        target = self._sink.of(number)
+        self._lock.check()
+        counts = predict_into(
+            lambda table: write(table, target, self._run_id),
+            self._spark,
+            self._spec,
+            self._model,
+            source,
+            sharding,
+            self._run_id,
+            before=self.progress.counts,
+        )
+        self._commit(number, counts, time.monotonic() - started)
+
+    def batch(self, frame: DataFrame, number: int) -> None:
+        """Predicts one batch of a streamed table, unless it is done."""
+        if number in self._ledger.done or self._adopted(number):
+            return
+        self.one(number, rows_of(frame, self._spec.source))
+
+    def _commit(self, number: int, counts: Tally, seconds: float) -> None:
+        outcome: dict[str, Any] = {
+            "run_id": self._run_id,
+            "rows": counts.rows,
+            "errors": counts.errors,
+            "seconds": round(seconds, 3),
+        }
+        self._ledger.finish(number, outcome)
+        self.progress.counts.add(counts)
+        self.progress.snapshots += 1
+        self._say(f"snapshot {number}: {counts.rows:,} rows, {counts.failed:,} errors in {seconds:.1f} s")
+        self._after_snapshot(self.progress.counts)
+
+
+def run_snapshots(
+    spark: SparkSession,
+    spec: JobSpec,
+    model: Model,
+    run_id: str,
+    *,
+    say: Callable[[str], None],
+    after_snapshot: Callable[[Tally], None],
+    stop: Event | None = None,
+) -> Progress:
+    """Runs a job with `resume:` until nothing is left to do, or for ever with `resume.trigger`.
+
+    Args:
+        say: told what happens.
+        after_snapshot: told the counts of this run so far; what it raises ends the run, committed output stays.
+        stop: ends a run with `resume.trigger` after its present snapshot.
+
+    Raises:
+        SpecError: the checkpoint is another job's, in use, or damaged; or such an input cannot be resumed.
+    """
+    resume = _resume(spec)
+    streamed = is_streamed(spark, spec)
+    checkpoint = Checkpoint(spark, resume.checkpoint)
+    with locked(checkpoint, run_id, say) as lock:
+        found = None if streamed else _found(spark, spec)
+        keys = rows_of(spark.table(str(spec.source.table)), spec.source).keys if streamed else _keys(found, spec)
+        check_format(spark, spec.sink, [*keys, *(c.name for c in PREDICTION_COLUMNS)])
+        sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
+        if checkpoint.is_new:
+            sink.check_new()
+        checkpoint.claim(fingerprint(spec, model.inspected, keys))
+        ledger = Ledger(spark, checkpoint)
+        sink.recover(ledger.done)
+        run = _Run(spark, spec, model, run_id, sink, ledger, lock, say, after_snapshot)
+        if streamed:
+            stream_snapshots(spark, spec, checkpoint, run.batch, stop)
+            return run.progress
+        while True:
+            if found is not None:
+                run.progress.left_out = dict(found.left_out)
+                run.files(found)
+            if resume.trigger_seconds is None:
+                return run.progress
+            if (stop or Event()).wait(resume.trigger_seconds):
+                return run.progress
+            found = _found(spark, spec)
+
+
+def _found(spark: SparkSession, spec: JobSpec) -> Found | None:
+    """The files there are; None where a run that waits for files has none yet."""
+    try:
+        return find(spark, spec)
+    except EmptySourceError:
+        if _resume(spec).trigger is None:
+            raise
+        return None
+
+
+def _keys(found: Found | None, spec: JobSpec) -> tuple[str, ...]:
+    if found is None:
+        raise SourceError(
+            "there is nothing yet",
+            key=f"source.{spec.source.kind}",
+            hint="a first file must be there before a run with resume.trigger starts",
+        )
+    return found.keys
+
+
+def _resume(spec: JobSpec) -> ResumeSpec:
+    assert spec.resume is not None
+    return spec.resume
