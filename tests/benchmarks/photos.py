@@ -27,11 +27,12 @@ __all__ = ["SIZES", "PhotoSet", "prepare_photos"]
 
 log = logging.getLogger(__name__)
 
-SIZES = {"imagenet": (500, 375), "12mp": (4000, 3000)}
-"""Longer and shorter side, pixels: the mean of ImageNet's photographs, and a telephone's 12 megapixels."""
+SIZES = {"imagenet": (500, 375), "12mp": (4000, 3000), "12mp-smooth": (4000, 3000)}
+"""Longer and shorter side, pixels: the mean of ImageNet's photographs, and a telephone's 12 megapixels; smooth ones are
+photographs enlarged and no more."""
 
 QUALITY = 92
-NOISE = {"imagenet": 0.0, "12mp": 6.0}
+NOISE = {"imagenet": 0.0, "12mp": 6.0, "12mp-smooth": 0.0}
 """Standard deviation, levels. Enlarged pictures are too smooth; with a sensor's noise they weigh what a camera's do."""
 
 SUFFIXES = {".jpg", ".jpeg", ".png"}
