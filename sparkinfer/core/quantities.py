@@ -13,6 +13,9 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 864
 
 _BYTES = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 
+_MOST = 1 << 53
+"""More is a slip of the keyboard."""
+
 _NUMBER_AND_UNIT = re.compile(r"\s*(\d[\d_]*(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 Unit = Literal["batches", "files", "bytes"]
@@ -49,7 +52,7 @@ def amount(text: str | int) -> Amount:
     """
     number, unit = _split(text)
     factor = _BYTES.get(unit)
-    if number is not None and number >= 1:
+    if number is not None and number >= 1 and number * (factor or 1) <= _MOST:
         if unit in {"", "batch", "batches"} and number == int(number):
             return Amount(int(number), "batches")
         if unit in {"file", "files"} and number == int(number):

@@ -131,10 +131,11 @@ class ResumeSpec(_Block):
         description="keep running and look for new input this often (30s, 5 min); stop when all is done by default",
     )
 
-    @field_validator("snapshot_every")
+    @field_validator("snapshot_every", mode="before")
     @classmethod
-    def _is_amount(cls, value: str | int) -> str | int:
-        amount(value)
+    def _is_amount(cls, value: Any) -> Any:
+        if isinstance(value, str | int):
+            amount(value)
         return value
 
     @field_validator("trigger")

@@ -132,6 +132,17 @@ class Checkpoint:
             raise damaged(self.path(name), f"holds no JSON object ({len(content)} bytes)", remedy)
         return found
 
+    def tail(self, name: str, count: int) -> bytes:
+        """The last bytes of a file of the checkpoint."""
+        path, fs = hadoop_path(self._spark, self.path(name))
+        start = max(0, fs.getFileStatus(path).getLen() - count)
+        stream = fs.open(path)
+        try:
+            stream.seek(start)
+            return bytes(stream.readNBytes(count))
+        finally:
+            stream.close()
+
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON file, whole or not at all; see `put`."""
         with tempfile.TemporaryDirectory(prefix="sparkinfer-") as folder:

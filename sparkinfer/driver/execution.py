@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import ErrorCode
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.budget import Budget, expected_rows
+from sparkinfer.driver.budget import Budget
 from sparkinfer.driver.inputs import Input, finish
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.names import quoted
@@ -30,6 +30,9 @@ def predict_into(
     source: Input,
     sharding: Sharding,
     run_id: str,
+    *,
+    rows: int | None,
+    tasks: int | None = None,
     before: Tally | None = None,
 ) -> Tally:
     """Predicts every row of an input and has them written.
@@ -42,6 +45,8 @@ def predict_into(
         source: the rows.
         sharding: of `source`.
         run_id: this run's.
+        rows: of the whole run, where their number is known.
+        tasks: of the whole run, where their number is known.
         before: what earlier passes of this run have committed.
 
     Returns:
@@ -52,10 +57,7 @@ def predict_into(
         SinkError: it cannot be written.
     """
     own_arrow_limits(spark, spec.batch.max_bytes, source.mean_bytes)
-    rows = expected_rows(source) if before is None else None
-    watching = Budget(spec.errors).watching(
-        spark, spec.sink.target, rows=rows, tasks=sharding.partitions, before=before
-    )
+    watching = Budget(spec.errors).watching(spark, spec.sink.target, rows=rows, tasks=tasks, before=before)
     with watching as counts:
         plan = model.plan(
             spark,

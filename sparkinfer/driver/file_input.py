@@ -81,6 +81,11 @@ class FoundFiles:
         units = pa.table([self.named[0], self.table["length"], self.table["modificationTime"]], schema=UNITS)
         return pa.concat_tables([units, pa.table([[None]] * 3, schema=UNITS)]) if self.nulls else units
 
+    @property
+    def row_count(self) -> int | None:
+        """One for each file; not known for a path table with more to say."""
+        return None if self.rows is not None else self.table.num_rows
+
     def take(self, positions: NDArray[np.int64]) -> FoundFiles:
         """Some of `units`, by their positions."""
         files = pa.array(positions[positions < self.table.num_rows])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkinfer.core.secrets import redacted_data
@@ -20,20 +20,29 @@ _RESULT_NEUTRAL = {
 """Keys that change where or how fast things run, or that another field says better (digests), but no prediction."""
 
 
-def fingerprint(spec: JobSpec, found: Inspected, keys: Sequence[str]) -> dict[str, Any]:
+def fingerprint(
+    spec: JobSpec, found: Inspected, keys: Sequence[str], qualified: Callable[[str], str]
+) -> dict[str, Any]:
     """Everything that changes rows of the prediction table, as plain JSON.
 
     Args:
         spec: the job.
         found: its model; the file's digest counts, not its path.
         keys: columns that lead the prediction table.
+        qualified: the full form of a path, so that one place has one name.
 
     Returns:
         Nested mappings of JSON values; equal for two jobs whose rows would be equal.
     """
     labels = hashlib.sha256("\n".join(found.labels).encode()).hexdigest() if found.labels is not None else None
+    source = spec.source.model_dump(mode="json", exclude=_RESULT_NEUTRAL["source"])
+    if spec.source.kind in {"images", "parquet"} or (spec.source.kind == "paths" and "/" in spec.source.locations[0]):
+        source[spec.source.kind] = [qualified(location) for location in spec.source.locations]
+    sink = spec.sink.model_dump(mode="json", include={"path", "table", "format", "partition_by"})
+    if spec.sink.path:
+        sink["path"] = qualified(spec.sink.path)
     content = {
-        "source": spec.source.model_dump(mode="json", exclude=_RESULT_NEUTRAL["source"]),
+        "source": source,
         "model": {
             **found.spec.model_dump(mode="json", exclude=_RESULT_NEUTRAL["model"]),
             "name": found.spec.display_name,
@@ -42,7 +51,7 @@ def fingerprint(spec: JobSpec, found: Inspected, keys: Sequence[str]) -> dict[st
         },
         "preprocess": spec.preprocess.model_dump(mode="json"),
         "postprocess": spec.postprocess.model_dump(mode="json"),
-        "sink": spec.sink.model_dump(mode="json", include={"path", "table", "format", "partition_by"}),
+        "sink": sink,
         "columns": list(keys),
     }
     plain: dict[str, Any] = json.loads(json.dumps(redacted_data(content)))

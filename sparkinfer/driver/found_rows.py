@@ -62,6 +62,11 @@ class FoundRows:
         """`ledger.UNITS` of every file."""
         return pa.table([self.table[name] for name in ("path", "length", "modificationTime")], schema=UNITS)
 
+    @property
+    def row_count(self) -> int | None:
+        """Not known without reading."""
+        return None
+
     def take(self, positions: NDArray[np.int64]) -> FoundRows:
         """Some of the files, by their positions."""
         return replace(self, table=self.table.take(pa.array(positions)), chosen=True)

@@ -22,7 +22,7 @@ from sparkinfer.core.errors import SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.secrets import redacted, redacted_data
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.budget import Budget
+from sparkinfer.driver.budget import Budget, expected_rows
 from sparkinfer.driver.checkpoint import Checkpoint
 from sparkinfer.driver.execution import predict_into
 from sparkinfer.driver.inputs import size_text
@@ -32,7 +32,7 @@ from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.predict import new_run_id
 from sparkinfer.driver.read import check_local_source, read_source
-from sparkinfer.driver.resume import run_snapshots
+from sparkinfer.driver.resume import recover_output, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
 from sparkinfer.driver.session import get_session, is_local_master
 from sparkinfer.driver.shard import shard
@@ -175,7 +175,17 @@ def _plain(spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: 
     tell(f"[bold]input[/]     {escape(source.describe())}")
     sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
-    counts = predict_into(lambda table: write(table, spec.sink, run_id), spark, spec, model, source, sharding, run_id)
+    counts = predict_into(
+        lambda table: write(table, spec.sink, run_id),
+        spark,
+        spec,
+        model,
+        source,
+        sharding,
+        run_id,
+        rows=expected_rows(source),
+        tasks=sharding.partitions,
+    )
     return _Done(counts, sharding.reason, sharding.partitions, source.left_out)
 
 
@@ -189,7 +199,7 @@ def _resumable(
         model,
         run_id,
         say=lambda text: tell(f"[bold]resume[/]    {escape(text)}"),
-        after_snapshot=partial(_check_budget, spec),
+        after_snapshot=partial(_check_so_far, spec),
         stop=stop,
     )
     return _Done(
@@ -208,7 +218,10 @@ def _retry(
     """The failed rows of an earlier output, in their own places."""
     with contextlib.ExitStack() as held:
         if spec.resume is not None:  # nobody may add snapshots meanwhile
-            held.enter_context(locked(Checkpoint(spark, spec.resume.checkpoint), run_id, tell))
+            checkpoint = Checkpoint(spark, spec.resume.checkpoint)
+            held.enter_context(locked(checkpoint, run_id, tell))
+            if not checkpoint.is_new:
+                recover_output(spark, spec, checkpoint)
         return _retried(spark, spec, model, run_id, tell, codes)
 
 
@@ -217,6 +230,12 @@ def _retried(
 ) -> _Done:
     retry = find_failed(spark, spec, codes)
     tell(f"[bold]retry[/]     {escape(retry.describe())}")
+    if retry.snapshots and spec.resume is None:
+        raise SpecError(
+            f"{spec.sink.target!r} was written in snapshots, and somebody may be adding to it",
+            key="resume.checkpoint",
+            hint="name its checkpoint, with --checkpoint or in the job file",
+        )
     counts = Tally(retry.counts.rows, dict(retry.counts.errors), dict(retry.counts.samples))
     if retry.source is None:
         return _Done(counts, "nothing to run")
@@ -230,6 +249,7 @@ def _retried(
         retry.source,
         sharding,
         run_id,
+        rows=counts.rows + retry.rows,
         before=counts,
     )
     counts.add(again)
@@ -250,6 +270,12 @@ def _check_before_spark(spec: JobSpec, *, retries: bool) -> None:
         )
     if is_local_master(spec):
         resolve_device(spec.model.wanted_device)  # the executors are this machine
+
+
+def _check_so_far(spec: JobSpec, counts: Tally, rows: int | None, share: float | None) -> None:
+    """Ends a run between two snapshots when the rest cannot help."""
+    if Budget(spec.errors).hopeless(counts, rows, share):
+        _check_budget(spec, counts)
 
 
 def _check_budget(spec: JobSpec, counts: Tally) -> None:

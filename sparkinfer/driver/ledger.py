@@ -120,6 +120,7 @@ class Ledger:
             return Compared(np.arange(listing.num_rows), 0)
         numbered = listing.cast(UNITS).append_column("position", pa.array(np.arange(listing.num_rows)))
         known = self._frame(self.planned).toDF("known", "then", "since").withColumn("seen", F.lit(True))
+        self._check_content()
         now = local_frame(self._spark, numbered)
         joined = now.join(known, now["unit"].eqNullSafe(known["known"]), "left")
         differs = ~F.col("length").eqNullSafe(F.col("then")) | ~F.col("modified").eqNullSafe(F.col("since"))
@@ -132,6 +133,19 @@ class Ledger:
         return Compared(
             np.sort(positions[states == _NEW]), int((states != _NEW).sum()), tuple(map(str, names)), len(changed)
         )
+
+    def _check_content(self) -> None:
+        """Finds files that are no ledger's: their units read as null, of which one file has one at most.
+
+        Raises:
+            SpecError: names one of them.
+        """
+        for number in self.planned:  # before Spark meets it, which would print a page for each try
+            if self._checkpoint.tail(_file(_INPUTS, number, "parquet"), 4) != b"PAR1":
+                raise damaged(self._checkpoint.path(_file(_INPUTS, number, "parquet")), "is no Parquet file", _RESTORE)
+        nulls = self._frame(self.planned).where("unit IS NULL").groupBy(F.input_file_name().alias("file")).count()
+        for name in self._asked(nulls.where("count > 1").select("file").limit(1), self.planned)["file"].to_pylist():
+            raise damaged(str(name), "holds something else than a snapshot's inputs", _RESTORE)
 
     def _frame(self, numbers: list[int]) -> DataFrame:
         """The inputs of some snapshots as one DataFrame."""

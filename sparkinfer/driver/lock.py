@@ -116,7 +116,13 @@ def _refused(folder: object, owner: _Owner | None) -> SpecError:
 
 @contextmanager
 def _kernel_lock(folder: Path, owner: _Owner) -> Iterator[Lock]:
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "lock").touch()
+    except OSError as error:
+        raise SpecError(
+            f"{str(folder)!r} cannot be used: {error.strerror}", key=KEY, hint="name a folder that you can write to"
+        ) from error
     # Opened for appending: whoever comes second still reads who was first.
     with (folder / "lock").open("a+", encoding="utf-8") as file:
         try:

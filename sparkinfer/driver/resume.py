@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -29,6 +30,7 @@ from sparkinfer.driver.execution import predict_into
 from sparkinfer.driver.fingerprint import fingerprint
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.ledger import Ledger
+from sparkinfer.driver.listing import hadoop_path
 from sparkinfer.driver.lock import Lock, locked
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.row_input import rows_of
@@ -39,7 +41,7 @@ from sparkinfer.driver.streaming import stream_snapshots
 from sparkinfer.driver.write import check_format, write
 from sparkinfer.executor.report import Tally
 
-__all__ = ["Progress", "run_snapshots"]
+__all__ = ["Progress", "recover_output", "run_snapshots"]
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +79,11 @@ class _Run:
         ledger: Ledger,
         lock: Lock,
         say: Callable[[str], None],
-        after_snapshot: Callable[[Tally], None],
+        after_snapshot: Callable[[Tally, int | None, float | None], None],
     ) -> None:
         self.progress = Progress()
+        self._rows: int | None = None  # of the whole run
+        self._share: float | None = None  # of the run's inputs that are done
         self._spark, self._spec, self._model, self._run_id = spark, spec, model, run_id
         self._sink, self._ledger, self._lock = sink, ledger, lock
         self._say, self._after_snapshot = say, after_snapshot
@@ -104,10 +108,12 @@ class _Run:
             f"{len(parts):,} snapshot{'s' if len(parts) > 1 else ''}"
         )
         new_units = new.units
+        self._rows = None if new.row_count is None else self.progress.counts.rows + new.row_count
         for part in parts:
             number = self._ledger.next_number
             self._lock.check()
             self._ledger.plan(number, new_units.take(part))
+            self._share = float(part[-1] + 1) / len(compared.new)
             self.one(number, new.take(part).to_input(self._spark))
 
     def _finish_begun(self, found: Found) -> None:
@@ -155,6 +161,7 @@ class _Run:
             source,
             sharding,
             self._run_id,
+            rows=self._rows,
             before=self.progress.counts,
         )
         self._commit(number, counts, time.monotonic() - started)
@@ -176,7 +183,7 @@ class _Run:
         self.progress.counts.add(counts)
         self.progress.snapshots += 1
         self._say(f"snapshot {number}: {counts.rows:,} rows, {counts.failed:,} errors in {seconds:.1f} s")
-        self._after_snapshot(self.progress.counts)
+        self._after_snapshot(self.progress.counts, self._rows, self._share)
 
 
 def run_snapshots(
@@ -186,14 +193,15 @@ def run_snapshots(
     run_id: str,
     *,
     say: Callable[[str], None],
-    after_snapshot: Callable[[Tally], None],
+    after_snapshot: Callable[[Tally, int | None, float | None], None],
     stop: Event | None = None,
 ) -> Progress:
     """Runs a job with `resume:` until nothing is left to do, or for ever with `resume.trigger`.
 
     Args:
         say: told what happens.
-        after_snapshot: told the counts of this run so far; what it raises ends the run, committed output stays.
+        after_snapshot: told the counts of this run so far, the rows of the whole run and the share of its inputs that
+            is done, where they are known; what it raises ends the run, committed output stays.
         stop: ends a run with `resume.trigger` after its present snapshot.
 
     Raises:
@@ -209,9 +217,9 @@ def run_snapshots(
         sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
         if checkpoint.is_new:
             sink.check_new()
-        checkpoint.claim(fingerprint(spec, model.inspected, keys))
+        checkpoint.claim(fingerprint(spec, model.inspected, keys, partial(_qualified, spark)))
         ledger = Ledger(spark, checkpoint)
-        sink.recover(ledger.done)
+        sink.recover(ledger, planned=not streamed)
         run = _Run(spark, spec, model, run_id, sink, ledger, lock, say, after_snapshot)
         if streamed:
             stream_snapshots(spark, spec, checkpoint, run.batch, stop)
@@ -225,6 +233,25 @@ def run_snapshots(
             if (stop or Event()).wait(resume.trigger_seconds):
                 return run.progress
             found = _found(spark, spec)
+
+
+def _qualified(spark: SparkSession, path: str) -> str:
+    return str(hadoop_path(spark, path)[0].toString())
+
+
+def recover_output(spark: SparkSession, spec: JobSpec, checkpoint: Checkpoint) -> None:
+    """Puts the output in order after a crash, for a run that adds no snapshots.
+
+    Args:
+        spark: the session.
+        spec: the job.
+        checkpoint: locked; of an earlier run.
+
+    Raises:
+        SpecError: a finished snapshot is gone, or the checkpoint is damaged.
+    """
+    sink = SnapshotSink(spark, spec.sink, checkpoint, ())
+    sink.recover(Ledger(spark, checkpoint), planned=not is_streamed(spark, spec))
 
 
 def _found(spark: SparkSession, spec: JobSpec) -> Found | None:

@@ -36,7 +36,7 @@ from sparkinfer.driver.selection import short_name
 from sparkinfer.driver.sink_checks import check_layout
 from sparkinfer.driver.snapshot_sink import COLUMN
 from sparkinfer.driver.sql_errors import quiet, sentence
-from sparkinfer.driver.write import write
+from sparkinfer.driver.write import put_back, write
 from sparkinfer.executor.report import Tally
 
 __all__ = ["Retry", "find_failed", "write_retried"]
@@ -115,7 +115,7 @@ def _open(spark: SparkSession, sink: SinkSpec) -> DataFrame:
     hint = "--retry-errors needs the output of an earlier run of this job"
     if sink.path:
         path, fs = hadoop_path(spark, sink.path)
-        if not fs.exists(path):
+        if not fs.exists(path) and not put_back(spark, sink.path):
             raise SinkError(f"{sink.path!r} does not exist", key=key, hint=hint)
     try:
         # Partition values as the text they are: as a number, version 03 would become 3.
@@ -293,7 +293,8 @@ def write_retried(spark: SparkSession, retry: Retry, table: DataFrame, sink: Sin
         return
     path, fs = hadoop_path(spark, sink.target)
     jvm: Any = spark.sparkContext._jvm
-    aside = jvm.org.apache.hadoop.fs.Path(path.getParent(), f".{path.getName()}.{run_id}.retried")
+    # Of a name that `SnapshotSink.recover` clears away when this run dies.
+    aside = jvm.org.apache.hadoop.fs.Path(path, f".{COLUMN}=retried.{run_id}.new")
     try:
         table.write.parquet(aside.toString())
         retried = spark.read.schema(table.schema).parquet(_literal(aside.toString()))

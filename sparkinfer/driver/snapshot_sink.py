@@ -6,6 +6,7 @@ transaction each, which says in the table's own history that it was snapshot N o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,17 +14,20 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SinkError, SpecError
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver.checkpoint import KEY, Checkpoint
+from sparkinfer.driver.checkpoint import KEY, Checkpoint, damaged
 from sparkinfer.driver.execution import count_table
-from sparkinfer.driver.ledger import LOOK_UP
+from sparkinfer.driver.ledger import LOOK_UP, Ledger
 from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_path, is_missing, strings
 from sparkinfer.driver.paths import is_hidden
+from sparkinfer.driver.write import put_back
 from sparkinfer.executor.report import Tally
 
 __all__ = ["COLUMN", "SnapshotSink"]
 
 COLUMN = "snapshot"
 """Partition column of an output that was written in snapshots."""
+
+_FOLDER = re.compile(rf"{COLUMN}=(\d+)")
 
 _TRANSACTIONAL = {"delta", "iceberg"}
 
@@ -102,29 +106,57 @@ class SnapshotSink:
                 hint="name the checkpoint that the output was written with, or choose another output",
             )
 
-    def recover(self, done: list[int]) -> None:
-        """Puts the output in order after a crash: what was written aside goes; what is done must be there.
+    def recover(self, ledger: Ledger, *, planned: bool) -> None:
+        """Puts the output in order after a crash: what stepped aside returns, what was written aside goes.
+
+        Args:
+            ledger: what is in the output.
+            planned: whether every snapshot has its inputs written down: of files, not of streamed tables.
 
         Raises:
-            SpecError: a finished snapshot is gone from the output.
+            SpecError: a finished snapshot is gone from the output, or the inputs of one from the checkpoint.
         """
         if not self._in_folders:
             return
         path, fs = hadoop_path(self._spark, str(self._sink.path))
         jvm: Any = self._spark.sparkContext._jvm
-        names = set(self._names())
-        for name in names:
-            if name.startswith(f".{COLUMN}=") and name.endswith((".new", ".old")):
-                fs.delete(jvm.org.apache.hadoop.fs.Path(path, name), True)
-        empty = {number for number in done if f"{COLUMN}={number}" not in names and self._rows_of(number)}
+        aside = [name for name in self._names() if name.startswith(f".{COLUMN}=") and name.endswith((".new", ".old"))]
+        for name in aside:
+            if name.endswith(".old"):
+                put_back(self._spark, f"{str(self._sink.path).rstrip('/')}/{name[1:].split('.', 1)[0]}")
+        for name in aside:
+            fs.delete(jvm.org.apache.hadoop.fs.Path(path, name), True)
+        there = {int(found[1]) for name in self._names() if (found := _FOLDER.fullmatch(name))}
+        unknown = sorted((there | set(ledger.done)) - set(ledger.planned)) if planned else []
+        if unknown:
+            raise damaged(
+                self._checkpoint.path(f"inputs/{unknown[0]:06d}.parquet"),
+                "is missing, so nobody knows which inputs its snapshot holds",
+                f"restore it; or delete {COLUMN}={unknown[0]} in the output and done/{unknown[0]:06d}.json in the "
+                "checkpoint: its inputs are then predicted again",
+            )
+        empty = {
+            number
+            for number in ledger.done
+            if (number not in there or not self._has_files(number)) and self._rows_of(number)
+        }
         if empty:
             shown = ", ".join(map(str, sorted(empty)[:5]))
             raise SpecError(
                 f"the checkpoint says that snapshot {shown} is finished, but {self._sink.path!r} has no "
-                f"{COLUMN}={min(empty)}",
+                f"rows in {COLUMN}={min(empty)}",
                 key=KEY,
                 hint=f"put the folder back; or delete the checkpoint's done/{min(empty):06d}.json: it is done again",
             )
+
+    def _has_files(self, number: int) -> bool:
+        """Whether a snapshot's folder holds any data."""
+        path, fs = hadoop_path(self._spark, self._folder(number))
+        files = fs.listFiles(path, True)
+        while files.hasNext():
+            if not is_hidden(files.next().getPath().getName()):
+                return True
+        return False
 
     def _rows_of(self, number: int) -> int:
         return int(self._checkpoint.read(f"done/{number:06d}.json", remedy=LOOK_UP).get("rows", 0))

@@ -41,6 +41,10 @@ class Found(Protocol):
     def units(self) -> pa.Table:
         """`ledger.UNITS` of every file."""
 
+    @property
+    def row_count(self) -> int | None:
+        """Rows of the prediction table that they give, where that is known without reading."""
+
     def take(self, positions: NDArray[np.int64]) -> Found:
         """Some of them."""
 
@@ -106,7 +110,7 @@ def snapshots(spark: SparkSession, found: Found, spec: JobSpec, every: Amount) -
         return cut(pc.fill_null(found.units["length"], 0).to_numpy(), every.count)
     rows = found.rows(spark) if isinstance(found, FoundRows) else np.ones(found.units.num_rows, np.int64)
     size = AUTO_BATCH_ROWS if spec.batch.size == "auto" else spec.batch.size
-    return cut(rows, every.count * size)
+    return cut(rows, min(every.count * size, np.iinfo(np.int64).max))
 
 
 def cut(weights: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:

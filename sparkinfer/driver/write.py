@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver.listing import hadoop_conf, hadoop_path
+from sparkinfer.driver.listing import hadoop_conf, hadoop_path, strings
 from sparkinfer.driver.names import quoted, table_name, table_parts
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.sink_checks import check_holds_arrays, check_layout, explained_sink
 
-__all__ = ["check_format", "check_local_target", "check_target", "write"]
+__all__ = ["check_format", "check_local_target", "check_target", "put_back", "write"]
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ def check_target(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
     check_format(spark, sink, columns)
     if sink.table:
         _check_table_name(spark, sink)
+    if sink.path and sink.format in _FILE_FORMATS:
+        put_back(spark, sink.path)
     with explained_sink(sink):
         check_layout(spark, sink)
         if sink.mode == "error" and _exists_already(spark, sink):
@@ -120,6 +122,30 @@ def _rename(spark: SparkSession, aside: Any, path: Any, run_id: str, sink: SinkS
         raise
     if old is not None:
         fs.delete(old, True)
+
+
+def put_back(spark: SparkSession, target: str) -> bool:
+    """Undoes an overwrite that died between its two renames: the old folder, which had stepped back, returns.
+
+    Args:
+        spark: the session.
+        target: folder of a table, or of one snapshot of it.
+
+    Returns:
+        Whether there was something to put back.
+    """
+    path, fs = hadoop_path(spark, target)
+    if fs.exists(path) or not fs.exists(path.getParent()):
+        return False
+    jvm: Any = spark.sparkContext._jvm
+    beside = strings(spark, jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path.getParent())))
+    is_old = re.compile(rf"\.{re.escape(path.getName())}\.[0-9a-f]{{32}}\.old")
+    old = [name for name in (entry.rsplit("/", 1)[-1] for entry in beside) if is_old.fullmatch(name)]
+    if not old:
+        return False
+    log.warning("%s is put back: a run that overwrote it was interrupted", target)
+    _move(spark, _sibling(spark, path, old[0]), path)
+    return True
 
 
 def _move(spark: SparkSession, source: Any, target: Any) -> None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ import psutil
 import pyspark
 
 from sparkinfer.driver.session import find_java
+from sparkinfer.executor.guard_process import die_with_parent
 
 __all__ = ["Cluster", "Executor", "Node"]
 
@@ -212,6 +214,7 @@ class Cluster:
                 stderr=file,
                 env=self.environment(host),
                 start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),  # noqa: PLW1509 - also when this process is killed
             )
         self._started.append(process)
         return process
