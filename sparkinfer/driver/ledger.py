@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from sparkinfer.driver.checkpoint import Checkpoint, damaged
 from sparkinfer.driver.frames import local_frame, to_arrow
 from sparkinfer.driver.listing import JAVA_ERRORS
+from sparkinfer.driver.paths import literal
 
 __all__ = ["LOOK_UP", "UNITS", "Compared", "Ledger"]
 
@@ -150,7 +151,7 @@ class Ledger:
     def _frame(self, numbers: list[int]) -> DataFrame:
         """The inputs of some snapshots as one DataFrame."""
         files = (self._checkpoint.path(_file(_INPUTS, number, "parquet")) for number in numbers)
-        return self._spark.read.schema("unit string, length bigint, modified timestamp").parquet(*map(_escaped, files))
+        return self._spark.read.schema("unit string, length bigint, modified timestamp").parquet(*map(literal, files))
 
     def _asked(self, frame: DataFrame, numbers: list[int]) -> pa.Table:
         """The rows of a query over the inputs of some snapshots.
@@ -176,8 +177,3 @@ def _numbers(names: list[str]) -> list[int]:
 
 def _file(folder: str, number: int, suffix: str) -> str:
     return f"{folder}/{number:06d}.{suffix}"
-
-
-def _escaped(path: str) -> str:
-    """Spark reads paths as globs."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)

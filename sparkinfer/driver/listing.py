@@ -31,6 +31,7 @@ __all__ = [
     "is_missing",
     "java_reason",
     "local_path",
+    "names_in",
     "read_bytes",
     "refusal",
     "statuses",
@@ -131,6 +132,22 @@ def write_text(spark: SparkSession, uri: str, text: str) -> None:
             stream.close()
     except JAVA_ERRORS as error:
         raise UserError(f"{uri!r} cannot be written: {java_reason(error)}") from error
+
+
+def names_in(spark: SparkSession, folder: str) -> list[str] | None:
+    """Names of all entries of a folder, hidden ones too; None where there is no such folder.
+
+    Raises:
+        UserError: it cannot be listed.
+    """
+    path, fs = hadoop_path(spark, folder)
+    try:
+        found = _jvm(spark).org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path))
+    except JAVA_ERRORS as error:
+        if is_missing(error):
+            return None
+        raise UserError(f"{folder!r} cannot be listed: {java_reason(error)}") from error
+    return [name.rsplit("/", 1)[-1] for name in strings(spark, found)]
 
 
 def statuses(spark: SparkSession, array: Any) -> Iterator[Status]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-__all__ = ["Root", "has_glob", "is_hidden", "local_path", "parse", "qualify", "unusable", "url"]
+__all__ = ["Root", "has_glob", "is_hidden", "literal", "local_path", "parse", "qualify", "unusable", "url"]
 
 _GLOB = re.compile(r"[*?\[{]")
 _SLASHES = re.compile("/{2,}")
@@ -130,6 +130,11 @@ def is_hidden(name: str) -> bool:
 def has_glob(text: str) -> bool:
     """Whether Hadoop could read `text` as a pattern."""
     return _GLOB.search(text) is not None
+
+
+def literal(path: str) -> str:
+    """A path that Spark's readers take as it is: they read paths as globs."""
+    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in path)
 
 
 def _normalised(path: str) -> str:

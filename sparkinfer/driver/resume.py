@@ -33,7 +33,7 @@ from sparkinfer.driver.ledger import Ledger
 from sparkinfer.driver.listing import hadoop_path
 from sparkinfer.driver.lock import Lock, locked
 from sparkinfer.driver.model import Model
-from sparkinfer.driver.row_input import rows_of
+from sparkinfer.driver.row_input import open_rows, rows_of
 from sparkinfer.driver.shard import shard
 from sparkinfer.driver.snapshot_sink import SnapshotSink
 from sparkinfer.driver.snapshots import Found, find, is_streamed, snapshots
@@ -212,7 +212,7 @@ def run_snapshots(
     checkpoint = Checkpoint(spark, resume.checkpoint)
     with locked(checkpoint, run_id, say) as lock:
         found = None if streamed else _found(spark, spec)
-        keys = rows_of(spark.table(str(spec.source.table)), spec.source).keys if streamed else _keys(found, spec)
+        keys = rows_of(open_rows(spark, spec.source), spec.source).keys if streamed else _keys(found, spec)
         check_format(spark, spec.sink, [*keys, *(c.name for c in PREDICTION_COLUMNS)])
         sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
         if checkpoint.is_new:

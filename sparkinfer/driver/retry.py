@@ -29,8 +29,9 @@ from sparkinfer.driver.file_input import FoundFiles
 from sparkinfer.driver.files import check_names
 from sparkinfer.driver.frames import column, local_frame, settings, to_arrow
 from sparkinfer.driver.inputs import RAW, READ, Input
-from sparkinfer.driver.listing import hadoop_path, strings
+from sparkinfer.driver.listing import hadoop_path, names_in
 from sparkinfer.driver.path_table import look_up
+from sparkinfer.driver.paths import literal
 from sparkinfer.driver.row_input import read_rows
 from sparkinfer.driver.selection import short_name
 from sparkinfer.driver.sink_checks import check_layout
@@ -121,7 +122,7 @@ def _open(spark: SparkSession, sink: SinkSpec) -> DataFrame:
         # Partition values as the text they are: as a number, version 03 would become 3.
         with quiet(), settings(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):
             reader = spark.read.format(sink.format)
-            table = spark.table(sink.table) if sink.table else reader.load(_literal(sink.target))
+            table = spark.table(sink.table) if sink.table else reader.load(literal(sink.target))
     except AnalysisException as error:
         raise SinkError(f"{sink.target!r} cannot be read: {sentence(str(error))}", key=key, hint=hint) from error
     missing = sorted(_PREDICTIONS - set(table.columns))
@@ -134,11 +135,6 @@ def _keys(table: DataFrame) -> tuple[str, ...]:
     return tuple(name for name in table.columns if name not in _PREDICTIONS)
 
 
-def _literal(path: str) -> str:
-    """Spark reads paths as globs."""
-    return "".join(f"\\{character}" if character in "*?[]{}\\" else character for character in path)
-
-
 def _has_snapshots(spark: SparkSession, sink: SinkSpec, table: DataFrame) -> bool:
     """Whether a resumable run wrote the output; the layout of any other is compared with the sink's.
 
@@ -147,12 +143,8 @@ def _has_snapshots(spark: SparkSession, sink: SinkSpec, table: DataFrame) -> boo
     """
     if not sink.path or sink.format in _TRANSACTIONAL:
         return False
-    if COLUMN in table.columns:
-        path, fs = hadoop_path(spark, sink.path)
-        jvm: Any = spark.sparkContext._jvm
-        names = strings(spark, jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path)))
-        if any(name.rsplit("/", 1)[-1].startswith(f"{COLUMN}=") for name in names):
-            return COLUMN not in sink.partition_by
+    if COLUMN in table.columns and any(name.startswith(f"{COLUMN}=") for name in names_in(spark, sink.path) or ()):
+        return COLUMN not in sink.partition_by
     check_layout(spark, sink.model_copy(update={"mode": "append"}))
     return False
 
@@ -297,7 +289,7 @@ def write_retried(spark: SparkSession, retry: Retry, table: DataFrame, sink: Sin
     aside = jvm.org.apache.hadoop.fs.Path(path, f".{COLUMN}=retried.{run_id}.new")
     try:
         table.write.parquet(aside.toString())
-        retried = spark.read.schema(table.schema).parquet(_literal(aside.toString()))
+        retried = spark.read.schema(table.schema).parquet(literal(aside.toString()))
         for snapshot in retry.snapshots:
             is_of = F.col(COLUMN) == snapshot
             folder = whole.model_copy(update={"path": f"{sink.target.rstrip('/')}/{COLUMN}={snapshot}"})

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import SparkSession
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 from sparkinfer.core.errors import SinkError, SpecError, UserError
 from sparkinfer.core.secrets import LOGIN_PATTERN
 from sparkinfer.core.spec import JobSpec, SinkSpec
-from sparkinfer.driver.listing import hadoop_path, strings
+from sparkinfer.driver.listing import hadoop_path, names_in
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import has_glob, is_hidden, local_path
 from sparkinfer.driver.sql_errors import quiet, sentence
@@ -177,12 +176,7 @@ def _names(spark: SparkSession, sink: SinkSpec) -> list[str] | None:
     """Names in the target folder; None where there is none, or the format keeps its own books."""
     if not sink.path or sink.format in {"delta", "iceberg", "hudi"}:
         return None
-    path, fs = hadoop_path(spark, sink.path)
-    if not fs.exists(path):
-        return None
-    jvm: Any = spark.sparkContext._jvm
-    paths = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path))
-    return [name.rsplit("/", 1)[-1] for name in strings(spark, paths)]
+    return names_in(spark, sink.path)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from sparkinfer.core.spec import SinkSpec
 from sparkinfer.driver.checkpoint import KEY, Checkpoint, damaged
 from sparkinfer.driver.execution import count_table
 from sparkinfer.driver.ledger import LOOK_UP, Ledger
-from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_path, is_missing, strings
-from sparkinfer.driver.paths import is_hidden
+from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.paths import is_hidden, literal
 from sparkinfer.driver.write import put_back
 from sparkinfer.executor.report import Tally
 
@@ -87,7 +87,7 @@ class SnapshotSink:
         path, fs = hadoop_path(self._spark, f"{self._folder(number)}/_SUCCESS")
         if not fs.exists(path):
             return None
-        table = self._spark.read.format(self._sink.format).load(self._folder(number))
+        table = self._spark.read.format(self._sink.format).load(literal(self._folder(number)))
         return count_table(table) if table.columns else None
 
     def check_new(self) -> None:
@@ -165,15 +165,7 @@ class SnapshotSink:
         return f"{str(self._sink.path).rstrip('/')}/{COLUMN}={number}"
 
     def _names(self) -> list[str]:
-        path, fs = hadoop_path(self._spark, str(self._sink.path))
-        jvm: Any = self._spark.sparkContext._jvm
-        try:
-            found = jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path))
-        except JAVA_ERRORS as error:
-            if is_missing(error):
-                return []
-            raise
-        return [name.rsplit("/", 1)[-1] for name in strings(self._spark, found)]
+        return names_in(self._spark, str(self._sink.path)) or []
 
     def _mark(self, number: int) -> str:
         return f"{self._checkpoint.id}:{number}"

@@ -17,8 +17,9 @@ from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.file_input import find_folders, find_path_table
 from sparkinfer.driver.found_rows import FoundRows, find_rows
 from sparkinfer.driver.inputs import Input
+from sparkinfer.driver.names import table_name
 
-__all__ = ["AUTO_BATCH_ROWS", "Found", "cut", "find", "is_streamed", "snapshots"]
+__all__ = ["Found", "batch_rows", "cut", "find", "is_streamed", "snapshots"]
 
 AUTO_BATCH_ROWS = 32
 """Rows that count as one batch where `batch.size` is auto, which only executors can find."""
@@ -72,9 +73,8 @@ def is_streamed(spark: SparkSession, spec: JobSpec) -> bool:
         if source.kind == "query":
             raise _unknown_progress("source.query", "a query")
         return False
-    described = {
-        row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {source.table}").collect()
-    }
+    name = table_name(str(source.table), "source.table")
+    described = {row["col_name"]: row["data_type"] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()}
     if str(described.get("Type", "")).upper() == "VIEW":
         raise _unknown_progress("source.table", "a view")
     return str(described.get("Provider", "")).lower() not in _FILE_FORMATS
@@ -109,8 +109,12 @@ def snapshots(spark: SparkSession, found: Found, spec: JobSpec, every: Amount) -
     if every.unit == "bytes":
         return cut(pc.fill_null(found.units["length"], 0).to_numpy(), every.count)
     rows = found.rows(spark) if isinstance(found, FoundRows) else np.ones(found.units.num_rows, np.int64)
-    size = AUTO_BATCH_ROWS if spec.batch.size == "auto" else spec.batch.size
-    return cut(rows, min(every.count * size, np.iinfo(np.int64).max))
+    return cut(rows, min(every.count * batch_rows(spec), np.iinfo(np.int64).max))
+
+
+def batch_rows(spec: JobSpec) -> int:
+    """Rows that count as one batch."""
+    return AUTO_BATCH_ROWS if spec.batch.size == "auto" else spec.batch.size
 
 
 def cut(weights: NDArray[np.int64], limit: int) -> list[NDArray[np.int64]]:

@@ -17,7 +17,8 @@ from sparkinfer.core.errors import SourceError
 from sparkinfer.core.quantities import Amount
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.checkpoint import Checkpoint
-from sparkinfer.driver.snapshots import AUTO_BATCH_ROWS
+from sparkinfer.driver.names import table_name
+from sparkinfer.driver.snapshots import batch_rows
 from sparkinfer.driver.sql_errors import explained
 
 __all__ = ["admission", "stream_snapshots"]
@@ -54,9 +55,9 @@ def stream_snapshots(
             raised.append(error)
             raise
 
-    size = AUTO_BATCH_ROWS if spec.batch.size == "auto" else spec.batch.size
+    name, options = table_name(str(spec.source.table), "source.table"), admission(resume.snapshot, batch_rows(spec))
     with explained("source.table"):
-        frame = spark.readStream.options(**admission(resume.snapshot, size)).table(str(spec.source.table))
+        frame = spark.readStream.options(**options).table(name)
     writer: Any = frame.writeStream.foreachBatch(each).option("checkpointLocation", checkpoint.path("stream"))
     if resume.trigger_seconds is None:
         writer = writer.trigger(availableNow=True)
@@ -75,17 +76,17 @@ def stream_snapshots(
         ) from error
 
 
-def admission(every: Amount, batch_rows: int) -> dict[str, str]:
+def admission(every: Amount, rows_a_batch: int) -> dict[str, str]:
     """How much one batch takes, in the words of every source; a source passes over words that it does not know.
 
     Args:
         every: `resume.snapshot_every`.
-        batch_rows: rows of a model batch.
+        rows_a_batch: rows of a model batch.
     """
     if every.unit == "files":
         return {"maxFilesPerTrigger": str(every.count), "streaming-max-files-per-micro-batch": str(every.count)}
     if every.unit == "bytes":
         rows, size = max(1, every.count // _BYTES_PER_ROW), every.count
     else:
-        rows, size = every.count * batch_rows, every.count * batch_rows * _BYTES_PER_ROW
+        rows, size = every.count * rows_a_batch, every.count * rows_a_batch * _BYTES_PER_ROW
     return {"maxBytesPerTrigger": str(size), "streaming-max-rows-per-micro-batch": str(rows)}

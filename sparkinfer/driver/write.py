@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver.listing import hadoop_conf, hadoop_path, strings
+from sparkinfer.driver.listing import hadoop_conf, hadoop_path, names_in
 from sparkinfer.driver.names import quoted, table_name, table_parts
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.sink_checks import check_holds_arrays, check_layout, explained_sink
@@ -135,12 +135,10 @@ def put_back(spark: SparkSession, target: str) -> bool:
         Whether there was something to put back.
     """
     path, fs = hadoop_path(spark, target)
-    if fs.exists(path) or not fs.exists(path.getParent()):
+    if fs.exists(path):
         return False
-    jvm: Any = spark.sparkContext._jvm
-    beside = strings(spark, jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(fs.listStatus(path.getParent())))
     is_old = re.compile(rf"\.{re.escape(path.getName())}\.[0-9a-f]{{32}}\.old")
-    old = [name for name in (entry.rsplit("/", 1)[-1] for entry in beside) if is_old.fullmatch(name)]
+    old = [name for name in names_in(spark, path.getParent().toString()) or () if is_old.fullmatch(name)]
     if not old:
         return False
     log.warning("%s is put back: a run that overwrote it was interrupted", target)
