@@ -31,11 +31,18 @@ MODEL_POISON = png_of(90, 90, 90)
 def _no_process_is_left() -> Iterator[None]:
     yield
     guard.close_idle()
-    assert [child.cmdline() for child in _guarded_processes()] == []
+    assert _guarded_processes() == []
 
 
 def _guarded_processes() -> list[psutil.Process]:
-    return [c for c in psutil.Process().children(recursive=True) if "sparkinfer.executor.guarded_worker" in c.cmdline()]
+    return [child for child in psutil.Process().children(recursive=True) if _is_guarded(child)]
+
+
+def _is_guarded(process: psutil.Process) -> bool:
+    try:
+        return "sparkinfer.executor.guarded_worker" in process.cmdline()
+    except psutil.NoSuchProcess:  # ended meanwhile, or waits for its parent to hear so
+        return False
 
 
 def guarded(folder: Path, **options: Any) -> TaskPlan:
