@@ -21,7 +21,8 @@ class Contestant:
         title: what it is.
         module: under `tests.benchmarks.contestants`.
         tuning: how it departs from its documentation's example, and why.
-        goal: sparkinfer's images/s in a warm job should be at least so many times this one's.
+        goal: sparkinfer's images/s in a warm job should be at least so many times this one's; where a contestant takes
+            part twice, it stands beside the form that its documentation shows.
         own_environment: runs in sparkinfer's environment instead of the peers'.
         arguments: of the module, after the job file.
         default: takes part when nobody is chosen.
@@ -64,7 +65,15 @@ CONTESTANTS = (
         "fixed pool of one actor per core; one logical CPU more than cores, so that reading and writing need not wait "
         "for the actors; 8 blocks per actor, for which Parquet needs the older reader (`use_datasource_v2` off: the "
         "newer one puts a small data set into one block, which keeps one actor busy)",
+        None,
+    ),
+    Contestant(
+        "ray-data-guide",
+        "Ray Data, as in its guide",
+        "ray_data",
+        "reader and blocks as they come; pool of one actor per core and one logical CPU more, as above",
         3.0,
+        arguments=("guide",),
     ),
     Contestant(
         "spark-batch-udf",
@@ -77,9 +86,17 @@ CONTESTANTS = (
         "spark-pandas-udf",
         "stock Spark, iterator pandas UDF",
         "spark_pandas_udf",
-        "as published: TorchScript by broadcast, torchvision transforms, DataLoader; one thread per task, no loader "
-        "processes, 64 rows an Arrow batch",
+        "TorchScript by broadcast, torchvision transforms, DataLoader without processes, which only cost beside one "
+        "task per core; one thread per task, 64 rows an Arrow batch",
+        None,
+    ),
+    Contestant(
+        "spark-pandas-udf-published",
+        "stock Spark, iterator pandas UDF, as published",
+        "spark_pandas_udf",
+        "as above, and the 8 loader processes of the published recipe",
         5.0,
+        arguments=("published",),
     ),
     Contestant(
         OURS,

@@ -1,8 +1,12 @@
-"""Ray Data: a callable class in a fixed actor pool, as its guide to offline batch inference recommends."""
+"""Ray Data: a callable class in a fixed actor pool, as its guide to offline batch inference recommends.
+
+With the argument `guide` that is all; without it, reader and blocks are tuned too.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,11 +38,13 @@ def _open_session(job: Job) -> Iterator[RunJob]:
     ray.init(num_cpus=job.workers + 1, include_dashboard=False, logging_level=logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
-    # The newer reader ignores override_num_blocks and puts a small data set into one block, which keeps one actor busy.
-    context.use_datasource_v2 = False
+    blocks = None
+    if "guide" not in sys.argv[2:]:
+        blocks = job.workers * BLOCKS_PER_WORKER
+        # The newer reader ignores the number of blocks and puts a small data set into one, which keeps one actor busy.
+        context.use_datasource_v2 = False
 
     def run(output: Path) -> None:
-        blocks = job.workers * BLOCKS_PER_WORKER
         if job.stored == "folder":
             dataset = ray.data.read_binary_files(job.images, include_paths=True, override_num_blocks=blocks)
         else:
