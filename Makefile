@@ -14,12 +14,16 @@ SPARK := deploy/with_spark.sh $(VENV)
 SUBMIT := $(SPARK) $(BIN)/spark-submit --properties-file conf/spark-defaults.local.conf
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+CLUSTER := build/cluster
+OLDER := .venv-older
+OLDER_FILES := tests/older_spark
+OLDER_STAMP := $(OLDER)/installed-$(shell { pwd; cat pyproject.toml $(OLDER_FILES)/{requirements,constraints}.txt; } | cksum | tr ' ' '-')
 CHAOS_ARGS ?=
 
-.PHONY: help venv java model demo test bench chaos check fmt readme clean
+.PHONY: help venv java model demo test test-older bench chaos cluster cluster-stop cluster-test kubernetes check fmt readme clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 venv: $(STAMP) ## make .venv with the pinned packages
 
@@ -39,11 +43,30 @@ demo: java model ## classify real photographs with spark-submit, then ask SQL
 test: java model ## run all tests (PYTEST_ARGS="-k name" for some)
 	@$(SPARK) $(BIN)/python -m pytest $(PYTEST_ARGS)
 
+$(OLDER_STAMP):
+	@PYTHON='$(PYTHON)' deploy/make_env.sh $(OLDER) $@ $(OLDER_FILES)/constraints.txt \
+		--editable . --requirement $(OLDER_FILES)/requirements.txt
+
+test-older: java model $(OLDER_STAMP) ## test on the oldest Spark that is supported, with Delta and Iceberg
+	@$(OLDER_FILES)/run.sh $(OLDER) $(PYTEST_ARGS)
+
 bench: java model ## measure against Ray Data, Daft and stock Spark (BENCH_ARGS="--rows 10000")
 	@tests/benchmarks/run.sh $(BENCH_ARGS)
 
 chaos: java model ## kill workers, nodes and drivers, compare every row (CHAOS_ARGS="--kills 20")
 	@$(SPARK) $(BIN)/python -m tests.chaos.kills $(CHAOS_ARGS)
+
+cluster: java model ## start HDFS and YARN on this machine, with the demo in HDFS
+	@deploy/cluster/up.sh $(VENV) $(DEMO)
+
+cluster-stop: ## end that cluster
+	@$(BIN)/python deploy/cluster/hadoop.py --folder $(CLUSTER) stop
+
+kubernetes: $(STAMP) ## build kube-apiserver and kubectl from source for the tests of deploy/kubernetes (once)
+	@PYTHON='$(CURDIR)/$(BIN)/python' tests/kubernetes/apiserver/build.sh >/dev/null
+
+cluster-test: java model ## test on real HDFS and YARN daemons
+	@$(SPARK) $(BIN)/python -m pytest tests/cluster $(PYTEST_ARGS)
 
 # lint-imports without its cache: that keeps an answer about a file whose neighbours have changed.
 check: $(STAMP) ## lint, format, types, import contracts, README reference

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Makes or updates the Python environment, then writes a stamp that says it is done.
+# Makes or updates a Python environment, then writes a stamp that says it is done.
 #
-#   deploy/make_env.sh VENV STAMP
+#   deploy/make_env.sh VENV STAMP [CONSTRAINTS PIP-ARGUMENT...]
+#
+# CONSTRAINTS is a file of exact versions, PIP-ARGUMENT what to install: this project with all it needs by default.
 set -euo pipefail
 
-venv=$1 stamp=$2 python=${PYTHON:-python3.11}
+venv=$1 stamp=$2 constraints=${3:-constraints.txt} python=${PYTHON:-python3.11}
+shift $(($# < 3 ? $# : 3))
+(($#)) || set -- --editable '.[torch,onnx,metrics,progress,demo,dev]'
 
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     if ! "$python" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -14,6 +18,6 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     "$python" -m venv --clear "$venv"
 fi
 echo "installing pinned packages into $venv" >&2
-"$venv/bin/python" -m pip install --quiet --constraint constraints.txt --editable '.[torch,onnx,metrics,demo,dev]'
+"$venv/bin/python" -m pip install --quiet --constraint "$constraints" "$@"
 rm -f "$(dirname "$stamp")"/installed-*
 touch "$stamp"

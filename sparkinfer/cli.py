@@ -22,6 +22,7 @@ from rich.text import Text
 import sparkinfer
 from sparkinfer.core.errors import SparkInferError, SpecError
 from sparkinfer.core.secrets import redact_logs, redacted
+from sparkinfer.driver.last_cause import last_cause
 
 if TYPE_CHECKING:
     from sparkinfer.core.spec import JobSpec
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "last_cause", "main"]
 
-MAX_CAUSE_CHARS = 500
 MAX_LABELS_SHOWN = 5
 DEFAULT_TRIGGER = "30s"
 
@@ -43,6 +43,9 @@ model_app = typer.Typer(help="Looks at model files.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of a failure.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the job file: model.version=3")
+]
 Arch = Annotated[str | None, typer.Option("--arch", metavar="NAME", help="torchvision architecture of a state_dict.")]
 Labels = Annotated[str | None, typer.Option("--labels", metavar="FILE", help="Labels, text or JSON.")]
 Preprocess = Annotated[str | None, typer.Option("--preprocess", metavar="NAME", help="Preset, by name.")]
@@ -82,9 +85,7 @@ def run(
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="JOB.yaml", help="Job file; flags and --set win over it.")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any key of the job file: model.version=3")
-    ] = None,
+    sets: Sets = None,
     images: Annotated[
         list[str] | None, typer.Option("--images", metavar="PATH...", help="Folders, files or globs of images.")
     ] = None,
@@ -108,7 +109,8 @@ def run(
     ] = None,
     master: Annotated[str | None, typer.Option("--master", metavar="URL", help="Spark master: local[*], yarn.")] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", metavar="MODE", help="If the output exists: error, overwrite, append.")
+        str | None,
+        typer.Option("--mode", metavar="MODE", help="If the output exists: error, overwrite, append, merge."),
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="At most so many rows.")] = None,
     keep: Annotated[
@@ -128,7 +130,13 @@ def run(
         list[str] | None,
         typer.Option("--retry-code", metavar="CODE", help="Of the failed rows, those with this code; may be repeated."),
     ] = None,
-    report: Annotated[str | None, typer.Option("--report", metavar="DIR", help="Folder for report.json.")] = None,
+    report: Annotated[
+        str | None, typer.Option("--report", metavar="DIR", help="Folder for report.html and report.json.")
+    ] = None,
+    progress_every: Annotated[
+        str | None,
+        typer.Option("--progress-every", metavar="TIME", help="Between two progress lines without a terminal: 10s."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -153,6 +161,7 @@ def run(
             "sink.mode": mode,
             "resume.checkpoint": checkpoint,
             "report": report,
+            "progress.every": progress_every,
         }
         spec = load_job(job_file, sets or (), flags)
         if continuous:
@@ -163,6 +172,51 @@ def run(
         with _stopped_by_signals(continuous=spec.resume is not None and spec.resume.trigger is not None) as stop:
             codes = retry_code or () if retry_errors or retry_code else None
             run_job(spec, Console(quiet=quiet), stop, retry_codes=codes)
+
+
+@app.command()
+def validate(
+    job: Annotated[str | None, typer.Argument(metavar="JOB.yaml", help="Job file; --set wins over it.")] = None,
+    sets: Sets = None,
+    debug: Debug = False,
+) -> None:
+    """Runs 10 real images through everything and writes nothing. Exit status 2 where the job is not ready."""
+    with _exit_status(debug=debug):
+        from sparkinfer.driver.config import load_job
+
+        spec = load_job(job, sets or ())
+
+        from sparkinfer.driver.validate import validate_command
+
+        validate_command(spec, Console())
+
+
+@app.command()
+def plan(
+    job: Annotated[str | None, typer.Argument(metavar="JOB.yaml", help="Job file; --set wins over it.")] = None,
+    sets: Sets = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", metavar="FILE", help="Settings, as for spark-submit --properties-file.")
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NODES", help="Its nodes: nodes=5,cores=16,memory=64g,gpus=2")
+    ] = None,
+    files: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Plan for so many files, not the input.")
+    ] = None,
+    mean_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a file, with --files.")] = "110 kB",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Says what a job would do, and what does not fit; runs nothing. Exit status 2 where it cannot work."""
+    with _exit_status(debug=debug):
+        from sparkinfer.driver.config import load_job
+
+        spec = load_job(job, sets or ())
+
+        from sparkinfer.driver.plan_show import plan_command
+
+        plan_command(spec, profile=profile, cluster=cluster, files=files, mean_size=mean_size, as_json=as_json)
 
 
 @model_app.command("inspect")
@@ -278,16 +332,23 @@ def _exit_status(*, debug: bool) -> Iterator[None]:
     try:
         yield
     except SparkInferError as error:
-        typer.echo(error.render(), err=True)
+        _tell(error.render())
         if debug or error.exit_status == 1:
             _tell_trace(error, debug=debug)
         raise typer.Exit(error.exit_status) from None
     except (KeyboardInterrupt, typer.Abort, typer.Exit):
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, a person gets one line and a status)
-        typer.echo(f"the job failed: {last_cause(error)}", err=True)
+        _tell(f"the job failed: {last_cause(error)}")
         _tell_trace(error, debug=debug)
         raise typer.Exit(1) from None
+
+
+def _tell(text: str) -> None:
+    from sparkinfer.driver.yarn_diagnostics import quote_in_diagnostics
+
+    typer.echo(text, err=True)
+    quote_in_diagnostics(text)
 
 
 def _tell_trace(error: BaseException, *, debug: bool) -> None:
@@ -298,24 +359,3 @@ def _tell_trace(error: BaseException, *, debug: bool) -> None:
     with tempfile.NamedTemporaryFile("w", prefix="sparkinfer-", suffix=".log", delete=False, encoding="utf-8") as file:
         file.write(text)
     typer.echo(f"  full stack trace: {file.name} (or run again with --debug)", err=True)
-
-
-def last_cause(error: BaseException) -> str:
-    """The line that says why, out of the pages that Spark and Java print.
-
-    That is the last line of a Python worker's traceback where there is one, else Java's last `Caused by:`, else the
-    first line of the error at the end of Python's own chain of causes.
-    """
-    while error.__cause__ is not None:
-        error = error.__cause__
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
-    if tracebacks:
-        after = (line for line in lines[tracebacks[-1] + 1 :] if not line.startswith((" ", "\t")))
-        cause = next(after, lines[0])
-    else:
-        causes = [line for line in lines if line.lstrip().startswith("Caused by: ")]
-        cause = causes[-1].strip().removeprefix("Caused by: ") if causes else f"{type(error).__name__}: {lines[0]}"
-    return redacted(cause)[:MAX_CAUSE_CHARS]

@@ -37,6 +37,7 @@ def add_java(home: Path, version: str, *, with_release: bool = True) -> Path:
 
 def add_command(machine: Path, name: str, script: str) -> None:
     command = machine / "bin" / name
+    command.unlink(missing_ok=True)  # it may be a link to this machine's own tool, which must not be written to
     command.write_text(f"#!/usr/bin/env bash\n{script}\n")
     command.chmod(0o755)
 

@@ -62,6 +62,9 @@ class PostprocessSpec(BaseModel):
     embedding: str | None = Field(
         None, description="output (ONNX), tuple position (TorchScript) or module (torch) that fills `embedding`"
     )
+    check: bool = Field(
+        True, description="look at each task's first 10 results: probabilities, finite, not all the same; else fail"
+    )
 
 
 class TensorInfo(BaseModel):

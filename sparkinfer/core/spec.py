@@ -6,6 +6,7 @@ person reads.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -15,9 +16,22 @@ from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.quantities import Amount, amount, seconds
 from sparkinfer.core.secrets import redacted_data
 
-__all__ = ["BatchSpec", "ErrorsSpec", "JobSpec", "ResumeSpec", "SinkSpec", "SourceSpec", "SparkSpec"]
+__all__ = [
+    "BatchSpec",
+    "ErrorsSpec",
+    "JobSpec",
+    "MetricsSpec",
+    "ProgressSpec",
+    "ResumeSpec",
+    "SinkSpec",
+    "SourceSpec",
+    "SparkSpec",
+]
 
 SOURCE_KINDS = ("images", "parquet", "table", "query", "paths")
+
+TRANSACTIONAL = ("delta", "iceberg")
+"""Formats whose tables keep a history and take several changes in one transaction."""
 
 
 class _Block(BaseModel):
@@ -82,7 +96,10 @@ class SinkSpec(_Block):
     path: str | None = Field(None, description="folder of the prediction table, on any Hadoop file system")
     table: str | None = Field(None, description="catalogue table, written with saveAsTable")
     format: str = Field("parquet", description="any Spark format: parquet, orc, json, delta, iceberg, ...")
-    mode: Literal["error", "overwrite", "append"] = Field("error", description="what to do when it is already there")
+    mode: Literal["error", "overwrite", "append", "merge"] = Field(
+        "error",
+        description="what to do when it is already there; merge: only rows of the same path go (delta, iceberg)",
+    )
     partition_by: tuple[str, ...] = Field((), description="partition columns, out of the prediction table's")
     options: dict[str, str] = Field(default_factory=dict, description="passed on to Spark's writer")
 
@@ -90,6 +107,8 @@ class SinkSpec(_Block):
     def _one_target(self) -> SinkSpec:
         if bool(self.path) == bool(self.table):
             raise ValueError("needs exactly one of path, table")
+        if self.mode == "merge" and self.format not in TRANSACTIONAL:
+            raise ValueError(f"mode merge needs format {' or '.join(TRANSACTIONAL)}, not {self.format}")
         return self
 
     @property
@@ -156,6 +175,58 @@ class ResumeSpec(_Block):
         return None if self.trigger is None else seconds(self.trigger)
 
 
+class ProgressSpec(_Block):
+    """What is told while the job runs."""
+
+    every: str | float = Field("10s", description="between two lines where there is no terminal (10s, 5 min)")
+    live: bool = Field(
+        True,
+        description="executors send figures to the driver while tasks run; off: they are counted as tasks end, for "
+        "networks that must not carry more than Spark's own traffic",
+    )
+
+    @field_validator("every")
+    @classmethod
+    def _is_duration(cls, value: str | float) -> str | float:
+        seconds(value)
+        return value
+
+    @property
+    def every_seconds(self) -> float:
+        """`every`, seconds."""
+        return seconds(self.every)
+
+
+class MetricsSpec(_Block):
+    """Figures for Prometheus: served while the job runs, pushed when it ends. At least one of port and push."""
+
+    port: int | None = Field(
+        None,
+        description="serve http://ADDRESS:PORT/metrics on the driver while the job runs; 0 takes a free port",
+        ge=0,
+        le=65_535,
+    )
+    address: str | None = Field(
+        None, description="the one address to listen on; the driver's by default, 127.0.0.1 with a local master"
+    )
+    push: str | None = Field(None, description="URL of a Pushgateway that gets the figures when the job ends")
+
+    @field_validator("push")
+    @classmethod
+    def _is_url(cls, value: str | None) -> str | None:
+        if value is not None and re.fullmatch(r"https?://[^/\s@]+(?:/\S*)?", value) is None:
+            raise ValueError("must be an http or https URL without a login: http://gateway:9091")
+        return value
+
+    @model_validator(mode="after")
+    def _some_way_out(self) -> MetricsSpec:
+        if self.port is None and self.push is None:
+            raise ValueError("needs port, push or both")
+        if self.address is not None and self.port is None:
+            raise ValueError("an address needs a port")
+        return self
+
+
 class SparkSpec(_Block):
     """The session, where spark-submit has not made one."""
 
@@ -181,7 +252,9 @@ class JobSpec(_Block):
     sink: SinkSpec
     errors: ErrorsSpec = Field(default_factory=ErrorsSpec)
     resume: ResumeSpec | None = Field(None, description="go on after a crash; one plain job when left out")
-    report: str | None = Field(None, description="folder for report.json")
+    report: str | None = Field(None, description="folder for report.html and report.json")
+    progress: ProgressSpec = Field(default_factory=ProgressSpec)
+    metrics: MetricsSpec | None = Field(None, description="figures for Prometheus; none when left out")
     spark: SparkSpec = Field(default_factory=SparkSpec)
 
     def describe(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.secrets import MASK, is_secret_name
 from sparkinfer.core.spec import SOURCE_KINDS, JobSpec
-from sparkinfer.driver.job_file import JobFile, parse_job_file, parse_value, read_local_text
+from sparkinfer.driver.job_file import JobFile, parse_job_file, parse_value, read_text
 from sparkinfer.driver.paths import unusable
 from sparkinfer.driver.spec_errors import spec_error
 from sparkinfer.driver.spec_fields import (
@@ -44,7 +44,7 @@ def load_job(
     sets: Iterable[str] = (),
     flags: Mapping[str, Any] | None = None,
     *,
-    read_text: Callable[[str], str] = read_local_text,
+    read_text: Callable[[str], str] = read_text,
 ) -> JobSpec:
     """Reads a job.
 

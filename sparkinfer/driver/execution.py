@@ -12,6 +12,7 @@ from sparkinfer.core.errors import ErrorCode
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget
 from sparkinfer.driver.inputs import Input, finish
+from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.names import quoted
 from sparkinfer.driver.predict import results, stamps
@@ -30,6 +31,7 @@ def predict_into(
     source: Input,
     sharding: Sharding,
     run_id: str,
+    live: LiveRun,
     *,
     rows: int | None,
     tasks: int | None = None,
@@ -45,6 +47,7 @@ def predict_into(
         source: the rows.
         sharding: of `source`.
         run_id: this run's.
+        live: told how it goes.
         rows: of the whole run, where their number is known.
         tasks: of the whole run, where their number is known.
         before: what earlier passes of this run have committed.
@@ -58,21 +61,24 @@ def predict_into(
     """
     own_arrow_limits(spark, spec.batch.max_bytes, source.mean_bytes)
     watching = Budget(spec.errors).watching(spark, spec.sink.target, rows=rows, tasks=tasks, before=before)
-    with watching as counts:
+    with watching as budget, live.watching(budget, rows=rows, known=source.known, before=before) as live_pass:
         plan = model.plan(
             spark,
             content=source.content_column,
             keys=source.content_keys,
             max_image_bytes=spec.source.max_bytes,
             row_timeout=spec.errors.row_timeout_seconds,
-            counts=counts,
+            counts=live_pass.counts,
+            telemetry=live_pass.target,
         )
         predictions = results(sharding.content, plan, spec.engine)
         table = finish(source, predictions, stamps(model.inspected, run_id))
         observation = Observation(f"sparkinfer-{run_id}")
         with sharding.applied(spark):
             write(table.observe(observation, *measures(source.keys[0])))
-        return _tally(observation.get)
+        exact = _tally(observation.get)
+        live_pass.settle(exact)
+        return exact
 
 
 def count_table(table: DataFrame) -> Tally:

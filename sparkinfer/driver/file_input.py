@@ -26,7 +26,16 @@ from sparkinfer.driver.path_table import look_up, open_path_table
 from sparkinfer.driver.selection import check_keys, filtered, named_column, short_name
 from sparkinfer.driver.sql_errors import closest, explained
 
-__all__ = ["FoundFiles", "find_folders", "find_path_table", "list_some"]
+__all__ = [
+    "FoundFiles",
+    "Judged",
+    "find_folders",
+    "find_path_table",
+    "found_in",
+    "judge",
+    "list_some",
+    "listed_keys",
+]
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +114,7 @@ class FoundFiles:
             return self
         lost = listing_table(FileRow(str(path), None, None, "gone since it was listed") for path in gone)
         table = pa.concat_tables([self.table, lost])
-        return replace(self, table=table, named=_named(table, self.keys))
+        return found_in(self.source, table, self.left_out)
 
     def to_input(self, spark: SparkSession) -> Input:
         """Sorts out which files are worth reading, and says of the others why not."""
@@ -118,21 +127,33 @@ def find_folders(spark: SparkSession, source: SourceSpec) -> FoundFiles:
     Raises:
         SourceError: nothing there or nothing chosen; a wrong `where` or `keep`.
     """
-    for name in source.keep:
-        if name not in _LISTED:
-            raise SourceError(f"no column {name!r}", key="source.keep", allowed=_LISTED, hint=closest(name, _LISTED))
-    keys = ("path", *source.keep)
-    check_keys(keys)
+    listed_keys(source)
     listing = list_some(spark, source.locations, key="source.images")
     table = _chosen(spark, listing.table, source)
     if not table.num_rows:
         key = "source.sample" if source.where is None else "source.where"
         raise EmptySourceError(f"none of {listing.table.num_rows:,} files is chosen", key=key)
-    return FoundFiles(source, keys, table, _named(table, keys), left_out=listing.left_out)
+    return found_in(source, table, listing.left_out)
 
 
-def _named(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    return table.select(keys).append_column(READ, table["path"])
+def listed_keys(source: SourceSpec) -> tuple[str, ...]:
+    """Columns that lead the prediction table of listed files.
+
+    Raises:
+        SourceError: a wrong `keep`.
+    """
+    for name in source.keep:
+        if name not in _LISTED:
+            raise SourceError(f"no column {name!r}", key="source.keep", allowed=_LISTED, hint=closest(name, _LISTED))
+    keys = ("path", *source.keep)
+    check_keys(keys)
+    return keys
+
+
+def found_in(source: SourceSpec, table: pa.Table, left_out: Counter[str]) -> FoundFiles:
+    """The files of a listing (`LISTING_SCHEMA`), all of which are wanted."""
+    keys = listed_keys(source)
+    return FoundFiles(source, keys, table, table.select(keys).append_column(READ, table["path"]), left_out=left_out)
 
 
 def _chosen(spark: SparkSession, table: pa.Table, source: SourceSpec) -> pa.Table:
@@ -175,26 +196,51 @@ def find_path_table(spark: SparkSession, source: SourceSpec) -> FoundFiles:
 
 
 def _file_input(spark: SparkSession, found: FoundFiles) -> Input:
-    source, table = found.source, found.table
+    source, judged = found.source, judge(found.table, found.source.max_bytes)
+    return Input(
+        kind=source.kind,
+        name=", ".join(source.locations),
+        keys=found.keys,
+        content_keys=("path",),
+        files=judged.files,
+        outcomes=local_frame(
+            spark, found.named.append_column(CODE, judged.code).append_column(MESSAGE, judged.message)
+        ),
+        rows=found.rows,
+        known=judged.known,
+        left_out=dict(found.left_out),
+    )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a listing says of its files before any is opened.
+
+    Attributes:
+        code: of every file, or null.
+        message: of every file with a code, else null.
+        files: those that are worth reading.
+        known: how many have which code.
+    """
+
+    code: pa.ChunkedArray
+    message: pa.ChunkedArray
+    files: FileSet
+    known: dict[str, int]
+
+
+def judge(table: pa.Table, max_bytes: int) -> Judged:
+    """Tells which files of a listing (`LISTING_SCHEMA`) are worth reading, and why the others are not."""
     missing = pa.scalar(None, pa.string())
     failed = pc.is_valid(table["problem"])
-    too_large = pc.fill_null(pc.greater(table["length"], source.max_bytes), False)
+    too_large = pc.fill_null(pc.greater(table["length"], max_bytes), False)
     size = pc.binary_join_element_wise(
-        table["length"].cast(pa.string()), f"bytes, allowed are {source.max_bytes:,} (source.max_bytes)", " "
+        table["length"].cast(pa.string()), f"bytes, allowed are {max_bytes:,} (source.max_bytes)", " "
     )
     code = pc.if_else(failed, str(ErrorCode.READ_FAILED), pc.if_else(too_large, str(ErrorCode.TOO_LARGE), missing))
     message = pc.if_else(failed, table["problem"], pc.if_else(too_large, size, missing))
     counts = pc.value_counts(code.drop_null()).to_pylist()
     # Several spellings in a path table may name one file.
     worthy = table.filter(pc.is_null(code)).group_by("path", use_threads=False).aggregate([("length", "first")])
-    return Input(
-        kind=source.kind,
-        name=", ".join(source.locations),
-        keys=found.keys,
-        content_keys=("path",),
-        files=FileSet(worthy["path"], worthy["length_first"].to_numpy(), source.max_bytes),
-        outcomes=local_frame(spark, found.named.append_column(CODE, code).append_column(MESSAGE, message)),
-        rows=found.rows,
-        known={entry["values"]: entry["counts"] for entry in counts},
-        left_out=dict(found.left_out),
-    )
+    files = FileSet(worthy["path"], worthy["length_first"].to_numpy(), max_bytes)
+    return Judged(code, message, files, {entry["values"]: entry["counts"] for entry in counts})

@@ -35,7 +35,7 @@ from sparkinfer.driver.listing import (
 from sparkinfer.driver.local_files import FileRow
 from sparkinfer.driver.paths import has_glob, is_hidden
 
-__all__ = ["LISTING_SCHEMA", "THREADS", "Listing", "check_names", "list_files", "listing_table"]
+__all__ = ["LISTING_SCHEMA", "THREADS", "Listing", "check_names", "each_once", "list_files", "listing_table"]
 
 LISTING_SCHEMA = pa.schema(
     [
@@ -91,7 +91,7 @@ def list_files(spark: SparkSession, locations: Iterable[str], *, key: str, recur
             # Hadoop's globs stop at a name with a colon.
             hint = "name the folder instead of a glob" if has_glob(location) else None
             raise SourceError(f"{location!r} cannot be listed: {java_reason(error)}", key=key, hint=hint) from error
-    table = _each_once(pa.concat_tables(tables), left_out)
+    table = each_once(pa.concat_tables(tables), left_out)
     check_names(spark, table["path"], key)
     return Listing(table, left_out)
 
@@ -125,7 +125,8 @@ def listing_table(rows: Iterable[FileRow]) -> pa.Table:
 _TYPES = (pa.string(), pa.int64(), pa.int64(), pa.string())
 
 
-def _each_once(table: pa.Table, left_out: Counter[str]) -> pa.Table:
+def each_once(table: pa.Table, left_out: Counter[str]) -> pa.Table:
+    """Files in the order of their paths; one that is there several times once, counted in `left_out`."""
     table = table.sort_by("path")
     paths = table["path"].combine_chunks()
     if len(paths) < 2:
@@ -224,7 +225,7 @@ def _list_folder(spark: SparkSession, fs: Any, folder: str) -> _Folder:
         ) from error
     files, folders = _split(e for e in entries if not is_hidden(e.name))
     hidden, hidden_folders = _split(e for e in entries if is_hidden(e.name))
-    left_out = Counter({"hidden": len(hidden), "hidden folders": len(hidden_folders)})
+    left_out = +Counter({"hidden": len(hidden), "hidden folders": len(hidden_folders)})  # + drops zeros
     return _Folder(_rows(spark, fs, files), [f.path for f in folders], left_out)
 
 

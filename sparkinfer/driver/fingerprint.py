@@ -16,6 +16,7 @@ __all__ = ["differences", "fingerprint"]
 _RESULT_NEUTRAL = {
     "model": {"path", "labels", "name", "device", "providers", "fold", "digest", "trusted"},
     "source": {"limit"},
+    "postprocess": {"check"},
 }
 """Keys that change where or how fast things run, or that another field says better (digests), but no prediction."""
 
@@ -50,7 +51,7 @@ def fingerprint(
             "labels_digest": labels,
         },
         "preprocess": spec.preprocess.model_dump(mode="json"),
-        "postprocess": spec.postprocess.model_dump(mode="json"),
+        "postprocess": spec.postprocess.model_dump(mode="json", exclude=_RESULT_NEUTRAL["postprocess"]),
         "sink": sink,
         "columns": list(keys),
     }

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from sparkinfer.driver.names import quoted
 
-__all__ = ["column", "local_frame", "settings", "to_arrow"]
+__all__ = ["column", "local_frame", "settings", "struct", "to_arrow"]
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -34,6 +35,18 @@ def to_arrow(frame: DataFrame) -> pa.Table:
     rows: Any = frame
     batches = rows._collect_as_arrow()  # noqa: SLF001 - what toPandas uses in 3.5
     return pa.Table.from_batches(batches) if batches else to_arrow_schema(frame.schema).empty_table()
+
+
+def struct(columns: str) -> StructType:
+    """The schema that a DDL string describes. Needs a session."""
+    if hasattr(StructType, "fromDDL"):
+        schema = StructType.fromDDL(columns)
+    else:
+        from pyspark.sql.types import _parse_datatype_string
+
+        schema = _parse_datatype_string(columns)
+    assert isinstance(schema, StructType)
+    return schema
 
 
 def column(name: str) -> Column:

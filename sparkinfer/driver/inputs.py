@@ -23,7 +23,7 @@ from sparkinfer.core.secrets import LOGIN_PATTERN, LOGIN_REPLACEMENT, redacted
 from sparkinfer.driver.frames import column
 from sparkinfer.driver.manifest import open_files
 
-__all__ = ["CODE", "CONTENT", "MESSAGE", "RAW", "READ", "FileSet", "Input", "finish", "size_text"]
+__all__ = ["CODE", "CONTENT", "MESSAGE", "RAW", "READ", "FileSet", "Input", "describe_files", "finish", "size_text"]
 
 READ = "_sparkinfer_read"
 """Column of `Input.outcomes`: the qualified path that is read; null when nothing can be."""
@@ -116,11 +116,16 @@ class Input:
         """One line for a person; no secrets."""
         if self.files is None:
             return redacted(f"{self.kind} {self.name}")
-        parts = [f"{len(self.files.lengths):,} files, {size_text(int(self.files.lengths.sum()))} in {self.name}"]
-        parts += [f"{count:,} {code} without reading" for code, count in sorted(self.known.items())]
-        if self.left_out:
-            parts.append("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(self.left_out.items())))
-        return redacted("; ".join(parts))
+        return redacted(describe_files(self.files, self.name, self.known, self.left_out))
+
+
+def describe_files(files: FileSet, name: str, known: Mapping[str, int], left_out: Mapping[str, int]) -> str:
+    """Files in one line; the arguments are attributes of `Input`."""
+    parts = [f"{len(files.lengths):,} files, {size_text(int(files.lengths.sum()))} in {name}"]
+    parts += [f"{count:,} {code} without reading" for code, count in sorted(known.items())]
+    if left_out:
+        parts.append("left out: " + ", ".join(f"{n:,} {reason}" for reason, n in sorted(left_out.items())))
+    return "; ".join(parts)
 
 
 def finish(source: Input, predictions: DataFrame, stamps: Mapping[str, str | None]) -> DataFrame:

@@ -6,11 +6,11 @@ spec -> inspect model -> session -> read -> shard -> predict -> write -> report
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from threading import Event
 
@@ -18,20 +18,25 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 
-from sparkinfer.core.errors import SpecError
+from sparkinfer.core.errors import BudgetExceededError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
-from sparkinfer.core.secrets import redacted, redacted_data
+from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget, expected_rows
 from sparkinfer.driver.checkpoint import Checkpoint
 from sparkinfer.driver.execution import predict_into
 from sparkinfer.driver.inputs import size_text
-from sparkinfer.driver.listing import write_text
+from sparkinfer.driver.latency import Latency
+from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.lock import locked
+from sparkinfer.driver.metrics import check_metrics, run_metrics
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
+from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.predict import new_run_id
+from sparkinfer.driver.progress import Progress
 from sparkinfer.driver.read import check_local_source, read_source
+from sparkinfer.driver.report import Reporter
 from sparkinfer.driver.resume import recover_output, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
 from sparkinfer.driver.session import get_session, is_local_master
@@ -41,7 +46,7 @@ from sparkinfer.driver.write import check_local_target, check_target, write
 from sparkinfer.executor.device import resolve_device
 from sparkinfer.executor.report import Tally
 
-__all__ = ["JobResult", "run_job"]
+__all__ = ["JobResult", "check_before_spark", "run_job"]
 
 log = logging.getLogger(__name__)
 
@@ -124,8 +129,8 @@ def run_job(
     def tell(text: str) -> None:
         out.print(redacted(text), soft_wrap=True, highlight=False)
 
-    started = time.monotonic()
-    _check_before_spark(spec, retries=retry_codes is not None)
+    began, started = datetime.now(UTC), time.monotonic()
+    check_before_spark(spec, retries=retry_codes is not None)
     model = Model(spec.model, spec.preprocess, spec.postprocess, spec.batch)
     if _is_local(model):
         _ = model.inspected
@@ -138,12 +143,20 @@ def run_job(
     check_apart(spark, spec)
     check_checkpoint(spark, spec)
     run_id = new_run_id()
-    if retry_codes is not None:
-        done = _retry(spark, spec, model, run_id, tell, retry_codes)
-    elif spec.resume is None:
-        done = _plain(spark, spec, model, run_id, tell)
-    else:
-        done = _resumable(spark, spec, model, run_id, tell, stop)
+    latency = Latency()
+    phases = Phases(spark, spec.name, run_id, {"start": time.monotonic() - started})
+    live = LiveRun(spark, run_id, messages=spec.progress.live)
+    reporter = Reporter(spark, spec, run_id, found, live.telemetry, phases, began)
+    metrics = run_metrics(
+        spark, spec, found.spec, live.telemetry, latency, lambda text: tell(f"[bold]metrics[/]   {escape(text)}")
+    )
+    with live, metrics, Progress(out, live.telemetry, spec.progress.every_seconds), reporter.of_failure():
+        if retry_codes is not None:
+            done = _retry(spark, spec, model, run_id, live, phases, tell, retry_codes)
+        elif spec.resume is None:
+            done = _plain(spark, spec, model, run_id, live, phases, tell)
+        else:
+            done = _resumable(spark, spec, model, run_id, live, phases, tell, stop, latency)
     counts = done.counts
     result = JobResult(
         run_id=run_id,
@@ -161,36 +174,57 @@ def run_job(
         changed=done.changed,
         retried=done.retried,
     )
-    if spec.report:
-        _report(spark, spec, result)
+    exceeded = _exceeded_budget(spec, counts)
+    reporter.write(asdict(result), exceeded)
     tell(f"[bold]done[/]      {escape(_summary(result))}")
-    _check_budget(spec, counts)
+    if exceeded is not None:
+        raise exceeded
     return result
 
 
-def _plain(spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None]) -> _Done:
+def _plain(
+    spark: SparkSession,
+    spec: JobSpec,
+    model: Model,
+    run_id: str,
+    live: LiveRun,
+    phases: Phases,
+    tell: Callable[[str], None],
+) -> _Done:
     """One job, all or nothing."""
-    source = read_source(spark, spec.source)
-    check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
+    with phases.phase("listing" if spec.source.kind in {"images", "paths"} else "schema"):
+        source = read_source(spark, spec.source)
+        check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
     tell(f"[bold]input[/]     {escape(source.describe())}")
-    sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
+    with phases.phase("sharding"):
+        sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
-    counts = predict_into(
-        lambda table: write(table, spec.sink, run_id),
-        spark,
-        spec,
-        model,
-        source,
-        sharding,
-        run_id,
-        rows=expected_rows(source),
-        tasks=sharding.partitions,
-    )
+    with phases.phase("predict and write"):
+        counts = predict_into(
+            lambda table: write(table, spec.sink, run_id),
+            spark,
+            spec,
+            model,
+            source,
+            sharding,
+            run_id,
+            live,
+            rows=expected_rows(source),
+            tasks=sharding.partitions,
+        )
     return _Done(counts, sharding.reason, sharding.partitions, source.left_out)
 
 
 def _resumable(
-    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], stop: Event | None
+    spark: SparkSession,
+    spec: JobSpec,
+    model: Model,
+    run_id: str,
+    live: LiveRun,
+    phases: Phases,
+    tell: Callable[[str], None],
+    stop: Event | None,
+    latency: Latency,
 ) -> _Done:
     """A series of snapshots."""
     progress = run_snapshots(
@@ -198,8 +232,11 @@ def _resumable(
         spec,
         model,
         run_id,
+        live,
+        phases,
         say=lambda text: tell(f"[bold]resume[/]    {escape(text)}"),
         after_snapshot=partial(_check_so_far, spec),
+        committed=latency.committed,
         stop=stop,
     )
     return _Done(
@@ -213,7 +250,14 @@ def _resumable(
 
 
 def _retry(
-    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], codes: Sequence[str]
+    spark: SparkSession,
+    spec: JobSpec,
+    model: Model,
+    run_id: str,
+    live: LiveRun,
+    phases: Phases,
+    tell: Callable[[str], None],
+    codes: Sequence[str],
 ) -> _Done:
     """The failed rows of an earlier output, in their own places."""
     with contextlib.ExitStack() as held:
@@ -222,13 +266,21 @@ def _retry(
             held.enter_context(locked(checkpoint, run_id, tell))
             if not checkpoint.is_new:
                 recover_output(spark, spec, checkpoint)
-        return _retried(spark, spec, model, run_id, tell, codes)
+        return _retried(spark, spec, model, run_id, live, phases, tell, codes)
 
 
 def _retried(
-    spark: SparkSession, spec: JobSpec, model: Model, run_id: str, tell: Callable[[str], None], codes: Sequence[str]
+    spark: SparkSession,
+    spec: JobSpec,
+    model: Model,
+    run_id: str,
+    live: LiveRun,
+    phases: Phases,
+    tell: Callable[[str], None],
+    codes: Sequence[str],
 ) -> _Done:
-    retry = find_failed(spark, spec, codes)
+    with phases.phase("failed rows"):
+        retry = find_failed(spark, spec, codes)
     tell(f"[bold]retry[/]     {escape(retry.describe())}")
     if retry.snapshots and spec.resume is None:
         raise SpecError(
@@ -239,34 +291,46 @@ def _retried(
     counts = Tally(retry.counts.rows, dict(retry.counts.errors), dict(retry.counts.samples))
     if retry.source is None:
         return _Done(counts, "nothing to run")
-    sharding = shard(spark, retry.source, spec.sharding, spark.sparkContext.defaultParallelism)
+    with phases.phase("sharding"):
+        sharding = shard(spark, retry.source, spec.sharding, spark.sparkContext.defaultParallelism)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
-    again = predict_into(
-        lambda table: write_retried(spark, retry, table, spec.sink, run_id),
-        spark,
-        spec,
-        model,
-        retry.source,
-        sharding,
-        run_id,
-        rows=counts.rows + retry.rows,
-        before=counts,
-    )
+    with phases.phase("predict and write"):
+        again = predict_into(
+            lambda table: write_retried(spark, retry, table, spec.sink, run_id),
+            spark,
+            spec,
+            model,
+            retry.source,
+            sharding,
+            run_id,
+            live,
+            rows=counts.rows + retry.rows,
+            before=counts,
+        )
     counts.add(again)
     return _Done(counts, sharding.reason, sharding.partitions, retried=again.rows)
 
 
-def _check_before_spark(spec: JobSpec, *, retries: bool) -> None:
-    """Everything that can be told without Spark, within a second."""
+def check_before_spark(spec: JobSpec, *, retries: bool) -> None:
+    """Everything that can be told without Spark, within a second.
+
+    Args:
+        spec: the job.
+        retries: the output is meant to be there.
+
+    Raises:
+        UserError: what is wrong.
+    """
     if spec.resume is None and not retries:  # else the output is meant to be there
         check_local_target(spec.sink)
     check_apart(None, spec)
     check_checkpoint(None, spec)
     check_local_source(spec.source)
+    check_metrics(spec.metrics)
     report = local_path(spec.report) if spec.report else None
     if report is not None and report.exists() and not report.is_dir():
         raise SpecError(
-            f"{spec.report!r} is a file", key="report", hint="the report is a folder: report.json goes into it"
+            f"{spec.report!r} is a file", key="report", hint="the report is a folder: report.html goes into it"
         )
     if is_local_master(spec):
         resolve_device(spec.model.wanted_device)  # the executors are this machine
@@ -282,9 +346,12 @@ def _check_budget(spec: JobSpec, counts: Tally) -> None:
     Budget(spec.errors).check(counts.rows, counts.errors, counts.samples, spec.sink.target)
 
 
-def _report(spark: SparkSession, spec: JobSpec, result: JobResult) -> None:
-    content = redacted_data({"spec": spec.describe(), **asdict(result)})
-    write_text(spark, f"{str(spec.report).rstrip('/')}/report.json", json.dumps(content, indent=2, ensure_ascii=False))
+def _exceeded_budget(spec: JobSpec, counts: Tally) -> BudgetExceededError | None:
+    try:
+        _check_budget(spec, counts)
+    except BudgetExceededError as error:
+        return error
+    return None
 
 
 def _summary(result: JobResult) -> str:

@@ -7,6 +7,7 @@ than memory holds.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -19,7 +20,7 @@ import yaml
 from sparkinfer.core.errors import SpecError
 from sparkinfer.driver.wording import dotted, printable, shortened
 
-__all__ = ["JobFile", "parse_job_file", "parse_value", "read_local_text"]
+__all__ = ["JobFile", "parse_job_file", "parse_value", "read_text"]
 
 Key = tuple[str, ...]
 
@@ -52,36 +53,47 @@ class JobFile:
     lines: dict[Key, int] = field(default_factory=dict)
 
 
-def read_local_text(path: str) -> str:
-    """Reads a local job file (a path or a `file:` URI).
+def read_text(path: str) -> str:
+    """Reads a job file: a local one (a path or a `file:` URI), or under spark-submit one of any Hadoop file system.
 
     Raises:
-        SpecError: it is not there (names a file that is), is a folder, cannot be read, or is not UTF-8 text.
+        SpecError: it is not there (names a local file that is), is a folder, cannot be read, or is not UTF-8 text.
     """
-    local = _local(path)
-    if "://" in path and not path.startswith("file:"):
+    content = _read_remote(path) if "://" in path and not path.startswith("file:") else _read_local(path)
+    if len(content) > MAX_FILE_BYTES:
         raise SpecError(
-            f"the job file {path} is not local", hint="copy it here, or give it to spark-submit with --files"
+            f"{path} has more than {MAX_FILE_BYTES:,} bytes, too many for a job file",
+            hint="a job file is YAML; images go to --images, long lists of paths to source.paths",
         )
     try:
-        with local.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise SpecError(
-                f"{path} has more than {MAX_FILE_BYTES:,} bytes, too many for a job file",
-                hint="a job file is YAML; images go to --images, long lists of paths to source.paths",
-            )
         return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"{path} is not UTF-8 text (byte {error.start})", hint="a job file is YAML; images go to --images"
+        ) from None
+
+
+def _read_remote(uri: str) -> bytes:
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # Java is not there yet, and how to start it stands in the job file
+        raise SpecError(
+            f"the job file {uri} is not local", hint="copy it here, or run it with spark-submit, which can read it"
+        )
+    from sparkinfer.driver.remote_text import read_head
+
+    return read_head(uri, MAX_FILE_BYTES + 1)
+
+
+def _read_local(path: str) -> bytes:
+    local = _local(path)
+    try:
+        with local.open("rb") as file:
+            return file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise SpecError(f"there is no job file {path}", hint=_neighbours(local)) from None
     except IsADirectoryError:
         raise SpecError(
             f"the job file {path} is a folder",
             hint="give the YAML file; image folders go to --images or source.images",
-        ) from None
-    except UnicodeDecodeError as error:
-        raise SpecError(
-            f"{path} is not UTF-8 text (byte {error.start})", hint="a job file is YAML; images go to --images"
         ) from None
     except OSError as error:
         raise SpecError(f"cannot read the job file {path}: {error.strerror or error}") from None

@@ -116,6 +116,7 @@ def model(
     activation: Literal["softmax", "sigmoid", "none"] = "softmax",
     top_k: int = 5,
     embedding: str | None = None,
+    check: bool = True,
     batch_size: int | Literal["auto"] = "auto",
     **options: Any,
 ) -> Model:
@@ -128,6 +129,7 @@ def model(
         activation: how scores become confidences.
         top_k: classes in the `top_k` column.
         embedding: output that fills the `embedding` column.
+        check: look at each task's first results, and fail where they make no sense.
         batch_size: images per model call.
         options: other keys of the `model:` block: format, arch, device, precision, version, ...
 
@@ -139,7 +141,9 @@ def model(
         spec=validated(ModelSpec, {"path": os.fspath(path), "labels": labels, **options}, "model"),
         preprocess=validated(PreprocessSpec, block, "preprocess"),
         postprocess=validated(
-            PostprocessSpec, {"activation": activation, "top_k": top_k, "embedding": embedding}, "postprocess"
+            PostprocessSpec,
+            {"activation": activation, "top_k": top_k, "embedding": embedding, "check": check},
+            "postprocess",
         ),
         batch=validated(BatchSpec, {"size": batch_size}, "batch"),
     )

@@ -19,6 +19,10 @@ __all__ = ["Root", "has_glob", "is_hidden", "literal", "local_path", "parse", "q
 _GLOB = re.compile(r"[*?\[{]")
 _SLASHES = re.compile("/{2,}")
 
+_HADOOP_IS_HERE = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_YARN_STAGING_DIR")
+"""Variables of which one is set where Java has a Hadoop configuration. The last one is set for the driver in YARN's
+cluster mode, whose configuration comes with the job."""
+
 _URL_SAFE = "/!$&'()*+,;=:@~-._"
 """Characters that may stand as they are in the path of a URI (RFC 3986, section 3.3), and the slash."""
 
@@ -87,7 +91,7 @@ def local_path(uri: str) -> Path | None:
     """The local file that a path names, or None where Hadoop has to say.
 
     A path without a scheme lies on Hadoop's default file system: local unless a Hadoop configuration is around
-    (`HADOOP_CONF_DIR` or `YARN_CONF_DIR`), so it is taken as local then only when it exists locally.
+    (`_HADOOP_IS_HERE`), so it is taken as local then only when it exists locally.
     """
     try:
         scheme, authority, path = parse(uri)
@@ -96,7 +100,7 @@ def local_path(uri: str) -> Path | None:
     if authority is not None or scheme not in {None, "file"}:
         return None
     local = Path(path)
-    clustered = any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"))
+    clustered = any(os.environ.get(name) for name in _HADOOP_IS_HERE)
     return None if scheme is None and clustered and not local.exists() else local
 
 

@@ -16,6 +16,8 @@ from pyspark.sql.types import BinaryType, StructType
 from sparkinfer.core.errors import SourceError, SpecError
 from sparkinfer.core.schema import RESULT_COLUMNS, ddl
 from sparkinfer.driver.frames import column as exact
+from sparkinfer.driver.frames import struct
+from sparkinfer.driver.gpu_stage import stage_options
 from sparkinfer.driver.model import Inspected, Model
 from sparkinfer.driver.selection import check_keys
 from sparkinfer.driver.session import own_arrow_limits
@@ -137,15 +139,17 @@ def new_run_id() -> str:
 
 def _result_schema(images: DataFrame, plan: TaskPlan) -> StructType:
     fields = [images.schema[key] for key in plan.keys]
-    return StructType([*fields, *_struct(ddl(RESULT_COLUMNS)).fields])
+    return StructType([*fields, *struct(ddl(RESULT_COLUMNS)).fields])
 
 
 def _arrow(images: DataFrame, plan: TaskPlan) -> DataFrame:
-    return images.mapInArrow(partial(engines.run_arrow, plan), _result_schema(images, plan))
+    options = stage_options(images.sparkSession)
+    return images.mapInArrow(partial(engines.run_arrow, plan), _result_schema(images, plan), **options)
 
 
 def _pandas(images: DataFrame, plan: TaskPlan) -> DataFrame:
-    return images.mapInPandas(partial(engines.run_pandas, plan), _result_schema(images, plan))
+    options = stage_options(images.sparkSession)
+    return images.mapInPandas(partial(engines.run_pandas, plan), _result_schema(images, plan), **options)
 
 
 def _predict_batch_udf(images: DataFrame, plan: TaskPlan) -> DataFrame:
@@ -158,7 +162,7 @@ def _predict_batch_udf(images: DataFrame, plan: TaskPlan) -> DataFrame:
 def _batch_udf(plan: TaskPlan) -> Any:
     size = plan.batch.size if plan.batch.size != "auto" else _UDF_BATCH_ROWS
     make: Any = partial(engines.make_predict_fn, plan)
-    return predict_batch_udf(make, return_type=_struct(_BATCH_UDF_DDL), batch_size=size)
+    return predict_batch_udf(make, return_type=struct(_BATCH_UDF_DDL), batch_size=size)
 
 
 def _results_of(raw: Column) -> list[Column]:
@@ -181,13 +185,6 @@ ENGINES: dict[str, Callable[[DataFrame, TaskPlan], DataFrame]] = {
     "pandas": _pandas,
     "predict_batch_udf": _predict_batch_udf,
 }
-
-
-def _struct(columns: str) -> StructType:
-    """`StructType.fromDDL`, whose own annotation is wider than what it gives."""
-    schema = StructType.fromDDL(columns)
-    assert isinstance(schema, StructType)
-    return schema
 
 
 def _active_session() -> Any:

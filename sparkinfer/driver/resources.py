@@ -1,7 +1,7 @@
 """How many cores one task may decode on, and whether it may fail. Driver side; pure arithmetic on Spark's settings.
 
-`spark.task.resource.gpu.amount` caps the tasks of an executor at its GPU slots, whatever its cores. The one task that
-holds the GPU then decodes on all the cores that no other task can use.
+`spark.task.resource.gpu.amount`, or what the model's stage asks for in its place, caps the tasks of an executor at its
+GPU slots, whatever its cores. The one task that holds the GPU then decodes on all the cores that no other task can use.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-__all__ = ["SETTINGS", "decode_cores", "guard_mode"]
+from sparkinfer.driver.gpu_requests import EXECUTOR_GPUS, MODEL_GPUS, TASK_GPUS
+
+__all__ = ["SETTINGS", "decode_cores", "guard_mode", "task_slots"]
 
 SETTINGS = (
     "spark.master",
     "spark.executor.cores",
     "spark.task.cpus",
     "spark.task.maxFailures",
-    "spark.task.resource.gpu.amount",
-    "spark.executor.resource.gpu.amount",
+    TASK_GPUS,
+    MODEL_GPUS,
+    EXECUTOR_GPUS,
 )
 """Settings that the functions here look at."""
 
@@ -34,16 +37,31 @@ def decode_cores(conf: Mapping[str, str], default_parallelism: int) -> int | Non
         `spark.executor.cores` / slots, at least `spark.task.cpus`; None (ask the task) where no GPU limits the slots,
         or the executor's cores are not set.
     """
-    per_task = conf.get("spark.task.resource.gpu.amount")
-    if per_task is None:
+    if not _gpus_per_task(conf):
         return None
     cores = _executor_cores(conf, default_parallelism)
     if cores is None:
         return None
-    cpus = int(conf.get("spark.task.cpus", "1"))
-    gpus = float(conf.get("spark.executor.resource.gpu.amount", "1"))
-    slots = max(1, min(cores // cpus, int(gpus / float(per_task))))
-    return max(cpus, cores // slots)
+    return max(int(conf.get("spark.task.cpus", "1")), cores // task_slots(conf, cores))
+
+
+def task_slots(conf: Mapping[str, str], cores: int) -> int:
+    """Tasks that one executor runs at once.
+
+    Args:
+        conf: those of `SETTINGS` that are set.
+        cores: of the executor.
+
+    Returns:
+        As many as its cores and its GPUs allow; at least 1.
+    """
+    slots = cores // int(conf.get("spark.task.cpus", "1"))
+    per_task = _gpus_per_task(conf)
+    if per_task:
+        gpus = int(conf.get(EXECUTOR_GPUS, "1"))
+        # A share is of one GPU: of two GPUs, tasks that take 0.4 each get two places on either.
+        slots = min(slots, gpus * int(1 / per_task) if per_task < 1 else gpus // int(per_task))
+    return max(1, slots)
 
 
 def guard_mode(conf: Mapping[str, str]) -> Literal["auto", "always"]:
@@ -60,6 +78,11 @@ def guard_mode(conf: Mapping[str, str]) -> Literal["auto", "always"]:
     # Local masters do not look at spark.task.maxFailures: their own number, in brackets, is 1 by default.
     failures = (local[1] or 1) if local else conf.get("spark.task.maxFailures", 4)
     return "always" if int(failures) == 1 else "auto"
+
+
+def _gpus_per_task(conf: Mapping[str, str]) -> float:
+    """What a task of the model's stage asks for; 0 for none."""
+    return float(conf.get(MODEL_GPUS) or conf.get(TASK_GPUS) or 0)
 
 
 def _executor_cores(conf: Mapping[str, str], default_parallelism: int) -> int | None:

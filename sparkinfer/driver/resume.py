@@ -19,6 +19,7 @@ from threading import Event
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,8 +32,10 @@ from sparkinfer.driver.fingerprint import fingerprint
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.ledger import Ledger
 from sparkinfer.driver.listing import hadoop_path
+from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.lock import Lock, locked
 from sparkinfer.driver.model import Model
+from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.row_input import open_rows, rows_of
 from sparkinfer.driver.shard import shard
 from sparkinfer.driver.snapshot_sink import SnapshotSink
@@ -75,18 +78,22 @@ class _Run:
         spec: JobSpec,
         model: Model,
         run_id: str,
+        live: LiveRun,
+        phases: Phases,
         sink: SnapshotSink,
         ledger: Ledger,
         lock: Lock,
         say: Callable[[str], None],
         after_snapshot: Callable[[Tally, int | None, float | None], None],
+        committed: Callable[[pa.ChunkedArray | None, int, float], None],
     ) -> None:
         self.progress = Progress()
         self._rows: int | None = None  # of the whole run
         self._share: float | None = None  # of the run's inputs that are done
         self._spark, self._spec, self._model, self._run_id = spark, spec, model, run_id
+        self._live, self._phases = live, phases
         self._sink, self._ledger, self._lock = sink, ledger, lock
-        self._say, self._after_snapshot = say, after_snapshot
+        self._say, self._after_snapshot, self._committed = say, after_snapshot, committed
 
     def files(self, found: Found) -> None:
         """Does all that is to do for the files there are now."""
@@ -114,7 +121,7 @@ class _Run:
             self._lock.check()
             self._ledger.plan(number, new_units.take(part))
             self._share = float(part[-1] + 1) / len(compared.new)
-            self.one(number, new.take(part).to_input(self._spark))
+            self.one(number, new.take(part).to_input(self._spark), new_units.take(part)["modified"])
 
     def _finish_begun(self, found: Found) -> None:
         """Finishes what an earlier run has begun; a file that is gone by now gives the row that says so."""
@@ -129,42 +136,56 @@ class _Run:
             restored = found.restored(gone)
             positions = pc.index_in(wanted, restored.units["unit"].combine_chunks()).drop_null()
             if len(positions):
-                self.one(number, restored.take(np.sort(positions.to_numpy())).to_input(self._spark))
+                begun = restored.take(np.sort(positions.to_numpy()))
+                self.one(number, begun.to_input(self._spark), begun.units["modified"])
             else:
                 self._commit(number, Tally(), 0.0)
 
     def _adopted(self, number: int) -> bool:
         """Whether the output of a snapshot without a mark is there: then it is marked."""
-        counts = self._sink.written(number)
+        with self._phases.phase("recovery", f"snapshot {number}"):
+            counts = self._sink.written(number)
         if counts is None:
             return False
         self._say(f"snapshot {number} was finished but not marked: adopted")
         self._commit(number, counts, 0.0)
         return True
 
-    def one(self, number: int, source: Input) -> None:
-        """Predicts one snapshot and commits it."""
+    def one(self, number: int, source: Input, modified: pa.ChunkedArray | None = None) -> None:
+        """Predicts one snapshot and commits it.
+
+        Args:
+            number: of the snapshot.
+            source: its rows.
+            modified: when its files were last modified; None for the rows of a streamed table.
+        """
         started = time.monotonic()
+        snapshot = f"snapshot {number}"
         try:
-            sharding = shard(self._spark, source, self._spec.sharding, self._spark.sparkContext.defaultParallelism)
+            with self._phases.phase("sharding", snapshot):
+                sharding = shard(self._spark, source, self._spec.sharding, self._spark.sparkContext.defaultParallelism)
         except EmptySourceError:  # where and sample chose none of these files' rows
             self._commit(number, Tally(), 0.0)
             return
         self.progress.sharding = sharding.reason
         target = self._sink.of(number)
         self._lock.check()
-        counts = predict_into(
-            lambda table: write(table, target, self._run_id),
-            self._spark,
-            self._spec,
-            self._model,
-            source,
-            sharding,
-            self._run_id,
-            rows=self._rows,
-            before=self.progress.counts,
-        )
-        self._commit(number, counts, time.monotonic() - started)
+        with self._phases.phase("predict and write", snapshot):
+            counts = predict_into(
+                lambda table: write(table, target, self._run_id),
+                self._spark,
+                self._spec,
+                self._model,
+                source,
+                sharding,
+                self._run_id,
+                self._live,
+                rows=self._rows,
+                before=self.progress.counts,
+            )
+        seconds = time.monotonic() - started
+        self._commit(number, counts, seconds)
+        self._committed(modified, counts.rows, seconds)
 
     def batch(self, frame: DataFrame, number: int) -> None:
         """Predicts one batch of a streamed table, unless it is done."""
@@ -191,17 +212,23 @@ def run_snapshots(
     spec: JobSpec,
     model: Model,
     run_id: str,
+    live: LiveRun,
+    phases: Phases,
     *,
     say: Callable[[str], None],
     after_snapshot: Callable[[Tally, int | None, float | None], None],
+    committed: Callable[[pa.ChunkedArray | None, int, float], None],
     stop: Event | None = None,
 ) -> Progress:
     """Runs a job with `resume:` until nothing is left to do, or for ever with `resume.trigger`.
 
     Args:
+        live: told how it goes.
+        phases: names what is done.
         say: told what happens.
         after_snapshot: told the counts of this run so far, the rows of the whole run and the share of its inputs that
             is done, where they are known; what it raises ends the run, committed output stays.
+        committed: told of each snapshot that this run has predicted, when it is committed (`Latency.committed`).
         stop: ends a run with `resume.trigger` after its present snapshot.
 
     Raises:
@@ -211,7 +238,7 @@ def run_snapshots(
     streamed = is_streamed(spark, spec)
     checkpoint = Checkpoint(spark, resume.checkpoint)
     with locked(checkpoint, run_id, say) as lock:
-        found = None if streamed else _found(spark, spec)
+        found = None if streamed else _found(spark, spec, phases)
         keys = rows_of(open_rows(spark, spec.source), spec.source).keys if streamed else _keys(found, spec)
         check_format(spark, spec.sink, [*keys, *(c.name for c in PREDICTION_COLUMNS)])
         sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
@@ -220,7 +247,7 @@ def run_snapshots(
         checkpoint.claim(fingerprint(spec, model.inspected, keys, partial(_qualified, spark)))
         ledger = Ledger(spark, checkpoint)
         sink.recover(ledger, planned=not streamed)
-        run = _Run(spark, spec, model, run_id, sink, ledger, lock, say, after_snapshot)
+        run = _Run(spark, spec, model, run_id, live, phases, sink, ledger, lock, say, after_snapshot, committed)
         if streamed:
             stream_snapshots(spark, spec, checkpoint, run.batch, stop)
             return run.progress
@@ -232,7 +259,7 @@ def run_snapshots(
                 return run.progress
             if (stop or Event()).wait(resume.trigger_seconds):
                 return run.progress
-            found = _found(spark, spec)
+            found = _found(spark, spec, phases)
 
 
 def _qualified(spark: SparkSession, path: str) -> str:
@@ -254,10 +281,11 @@ def recover_output(spark: SparkSession, spec: JobSpec, checkpoint: Checkpoint) -
     sink.recover(Ledger(spark, checkpoint), planned=not is_streamed(spark, spec))
 
 
-def _found(spark: SparkSession, spec: JobSpec) -> Found | None:
+def _found(spark: SparkSession, spec: JobSpec, phases: Phases) -> Found | None:
     """The files there are; None where a run that waits for files has none yet."""
     try:
-        return find(spark, spec)
+        with phases.phase("listing"):
+            return find(spark, spec)
     except EmptySourceError:
         if _resume(spec).trigger is None:
             raise

@@ -7,7 +7,7 @@ rows, stays as it is.
 
 The table keeps its number of rows. It is replaced as `driver.write` replaces one: readers see the old table until the
 new one is whole. Where a resumable run wrote it, in a folder for each snapshot, only folders with failed rows are
-replaced, each in one step.
+replaced, each in one step. Of a Delta or Iceberg table only the rows are replaced, in one transaction (`driver.merge`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import ErrorCode, SinkError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
-from sparkinfer.core.spec import JobSpec, SinkSpec, SourceSpec
+from sparkinfer.core.spec import TRANSACTIONAL, JobSpec, SinkSpec, SourceSpec
 from sparkinfer.driver.file_input import FoundFiles
 from sparkinfer.driver.files import check_names
 from sparkinfer.driver.frames import column, local_frame, settings, to_arrow
 from sparkinfer.driver.inputs import RAW, READ, Input
 from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.merge import Replaced, check_merge, merge
+from sparkinfer.driver.names import table_name
 from sparkinfer.driver.path_table import look_up
 from sparkinfer.driver.paths import literal
 from sparkinfer.driver.row_input import read_rows
@@ -42,8 +44,7 @@ from sparkinfer.executor.report import Tally
 
 __all__ = ["Retry", "find_failed", "write_retried"]
 
-_TRANSACTIONAL = ("delta", "iceberg")
-_FORMATS = ("parquet", "orc", *_TRANSACTIONAL)
+_FORMATS = ("parquet", "orc", *TRANSACTIONAL)
 """Formats that keep the types of columns: what is kept is read and written again."""
 
 _BROADCAST_ROWS = 2_000_000
@@ -67,6 +68,7 @@ class Retry:
         stay: failed rows that stay as they are: their input is gone or not the same any more.
         counts: of `kept`.
         snapshots: the snapshots that hold the rows; empty where the output is one table.
+        replaced: the same rows in the words of `merge`; None where the source is.
     """
 
     source: Input | None
@@ -75,6 +77,7 @@ class Retry:
     stay: int = 0
     counts: Tally = field(default_factory=Tally)
     snapshots: tuple[str, ...] = ()
+    replaced: Replaced | None = None
 
     def describe(self) -> str:
         """One line for a person."""
@@ -99,10 +102,9 @@ def find_failed(spark: SparkSession, spec: JobSpec, codes: Sequence[str] = ()) -
     if unknown:
         raise SpecError(f"unknown error code {unknown[0]!r}", key="--retry-code", allowed=list(ErrorCode))
     table = _open(spark, spec.sink)
-    failed = F.col("error_code").isNotNull()
-    if codes:
-        failed &= F.col("error_code").isin(list(codes))
-    search = _Search(spark, table, failed, _has_snapshots(spark, spec.sink, table))
+    if spec.sink.format in TRANSACTIONAL:
+        check_merge(spark, spec.sink, table.columns)
+    search = _Search(spark, table, tuple(codes), _has_snapshots(spark, spec.sink, table))
     if spec.source.kind in {"images", "paths"}:
         return search.files(spec.source)
     return search.rows(spec.source)
@@ -121,14 +123,19 @@ def _open(spark: SparkSession, sink: SinkSpec) -> DataFrame:
     try:
         # Partition values as the text they are: as a number, version 03 would become 3.
         with quiet(), settings(spark, {"spark.sql.sources.partitionColumnTypeInference.enabled": "false"}):
-            reader = spark.read.format(sink.format)
-            table = spark.table(sink.table) if sink.table else reader.load(literal(sink.target))
+            table = spark.table(table_name(sink.table, key)) if sink.table else _read(spark, sink)
     except AnalysisException as error:
         raise SinkError(f"{sink.target!r} cannot be read: {sentence(str(error))}", key=key, hint=hint) from error
     missing = sorted(_PREDICTIONS - set(table.columns))
     if missing:
         raise SinkError(f"{sink.target!r} is no prediction table: it has no column {missing[0]!r}", key=key)
     return table.select(*map(column, _keys(table)), *(F.col(c.name).cast(c.ddl) for c in PREDICTION_COLUMNS))
+
+
+def _read(spark: SparkSession, sink: SinkSpec) -> DataFrame:
+    # What keeps its own books takes a path as it is; of files Spark takes a glob.
+    path = sink.target if sink.format in TRANSACTIONAL else literal(sink.target)
+    return spark.read.format(sink.format).load(path)
 
 
 def _keys(table: DataFrame) -> tuple[str, ...]:
@@ -141,7 +148,7 @@ def _has_snapshots(spark: SparkSession, sink: SinkSpec, table: DataFrame) -> boo
     Raises:
         SinkError: it is partitioned by other columns than the sink names.
     """
-    if not sink.path or sink.format in _TRANSACTIONAL:
+    if not sink.path or sink.format in TRANSACTIONAL:
         return False
     if COLUMN in table.columns and any(name.startswith(f"{COLUMN}=") for name in names_in(spark, sink.path) or ()):
         return COLUMN not in sink.partition_by
@@ -155,14 +162,23 @@ class _Search:
 
     Attributes:
         table: the earlier output.
-        failed: condition on its rows: never null.
+        codes: of the failed rows; all where there is none.
         in_snapshots: whether `snapshot` is its partition column.
     """
 
     spark: SparkSession
     table: DataFrame
-    failed: Column
+    codes: tuple[str, ...]
     in_snapshots: bool
+
+    @property
+    def failed(self) -> Column:
+        """Condition on a row of the table: never null."""
+        return F.expr(self._failed("error_code"))
+
+    def _failed(self, code: str) -> str:
+        listed = ", ".join(f"'{ErrorCode(name)}'" for name in self.codes)
+        return f"{code} IS NOT NULL" + (f" AND {code} IN ({listed})" if listed else "")
 
     def files(self, source: SourceSpec) -> Retry:
         """Failed rows whose files are there."""
@@ -184,7 +200,8 @@ class _Search:
         input_ = FoundFiles(source, keys, files, pa.table({RAW: again, READ: files["path"]}), rows=rows)
         kept = self.table.join(named, is_again & self.failed, "left_anti")
         snapshots = to_arrow(rows.select(COLUMN).distinct())[0].to_pylist() if self.in_snapshots else ()
-        return self._retry(input_.to_input(self.spark), kept, count, len(paths) - count, snapshots)
+        replaced = Replaced(path, named, self._failed("old.error_code"))
+        return self._retry(input_.to_input(self.spark), kept, count, len(paths) - count, snapshots, replaced)
 
     def rows(self, source: SourceSpec) -> Retry:
         """Failed rows that the input still has, with all others of the same name."""
@@ -215,7 +232,8 @@ class _Search:
         kept = self.table.join(named.select(_AGAIN), is_again, "left_anti")
         snapshots = pc.unique(again["place"]).to_pylist() if self.in_snapshots else ()
         input_ = replace(given, keys=keys, content_keys=keys, frame=frame)
-        return self._retry(input_, kept, int(pc.sum(again["rows"]).as_py()), stay, snapshots)
+        replaced = Replaced(path, named.select(_AGAIN))
+        return self._retry(input_, kept, int(pc.sum(again["rows"]).as_py()), stay, snapshots, replaced)
 
     def _compared(self, frame: DataFrame, path: str, bad: DataFrame) -> pa.Table:
         """Of every name with a failed row: rows and failed rows in the table and in how many places; rows in the input.
@@ -248,14 +266,22 @@ class _Search:
             )
         return name
 
-    def _retry(self, source: Input | None, kept: DataFrame, rows: int, stay: int, snapshots: Sequence[str]) -> Retry:
+    def _retry(
+        self,
+        source: Input | None,
+        kept: DataFrame,
+        rows: int,
+        stay: int,
+        snapshots: Sequence[str],
+        replaced: Replaced | None = None,
+    ) -> Retry:
         path = source.keys[0] if source else _keys(self.table)[0]
         sample = F.min(column(path).cast("string")).alias("sample")
         counted = kept.groupBy("error_code").agg(F.count(F.lit(1)).alias("rows"), sample).collect()
         errors = {row["error_code"]: row["rows"] for row in counted if row["error_code"]}
         samples = {row["error_code"]: row["sample"] for row in counted if row["error_code"]}
         tally = Tally(sum(row["rows"] for row in counted), errors, samples)
-        return Retry(source, kept, rows, stay, tally, tuple(sorted(snapshots, key=int)))
+        return Retry(source, kept, rows, stay, tally, tuple(sorted(snapshots, key=int)), replaced)
 
 
 def _pushed(frame: DataFrame, path: str, names: pa.ChunkedArray) -> DataFrame:
@@ -279,6 +305,10 @@ def write_retried(spark: SparkSession, retry: Retry, table: DataFrame, sink: Sin
     Raises:
         SinkError: it cannot be written.
     """
+    if sink.format in TRANSACTIONAL:
+        assert retry.replaced is not None
+        merge(table, sink, retry.replaced)
+        return
     whole = sink.model_copy(update={"mode": "overwrite"})
     if not retry.snapshots:
         write(_joined(retry.kept, table), whole, run_id)

@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SinkError, SpecError
-from sparkinfer.core.spec import SinkSpec
+from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.checkpoint import KEY, Checkpoint, damaged
 from sparkinfer.driver.execution import count_table
 from sparkinfer.driver.ledger import LOOK_UP, Ledger
@@ -28,8 +28,6 @@ COLUMN = "snapshot"
 """Partition column of an output that was written in snapshots."""
 
 _FOLDER = re.compile(rf"{COLUMN}=(\d+)")
-
-_TRANSACTIONAL = {"delta", "iceberg"}
 
 
 class SnapshotSink:
@@ -49,12 +47,19 @@ class SnapshotSink:
         self._spark = spark
         self._sink = sink
         self._checkpoint = checkpoint
-        if sink.table and sink.format not in _TRANSACTIONAL:
+        if sink.table and sink.format not in TRANSACTIONAL:
             raise SpecError(
                 f"a {sink.format} table cannot take a snapshot exactly once",
                 key="sink.table",
                 allowed=["sink.path", "sink.format: delta", "sink.format: iceberg"],
                 hint="write to sink.path; CREATE TABLE ... USING parquet LOCATION makes a table of it",
+            )
+        if sink.mode == "merge":
+            raise SpecError(
+                "a resumable job adds rows and merges none",
+                key="sink.mode",
+                allowed=["error", "overwrite", "append"],
+                hint="leave resume out, or merge its table into the other one with SQL",
             )
         if self._in_folders and COLUMN in map(str.lower, keys):
             raise SpecError(
@@ -65,7 +70,7 @@ class SnapshotSink:
 
     @property
     def _in_folders(self) -> bool:
-        return self._sink.format not in _TRANSACTIONAL
+        return self._sink.format not in TRANSACTIONAL
 
     def of(self, number: int) -> SinkSpec:
         """The sink of one snapshot."""

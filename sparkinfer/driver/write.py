@@ -14,8 +14,9 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from sparkinfer.core.errors import SinkError
-from sparkinfer.core.spec import SinkSpec
+from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.listing import hadoop_conf, hadoop_path, names_in
+from sparkinfer.driver.merge import Replaced, check_merge, merge
 from sparkinfer.driver.names import quoted, table_name, table_parts
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.sink_checks import check_holds_arrays, check_layout, explained_sink
@@ -58,6 +59,8 @@ def check_target(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
         check_layout(spark, sink)
         if sink.mode == "error" and _exists_already(spark, sink):
             raise _exists(sink)
+    if sink.mode == "merge" and _exists_already(spark, sink):
+        check_merge(spark, sink, columns)
 
 
 def check_format(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> None:
@@ -86,6 +89,11 @@ def write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
 
 def _write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
     spark = table.sparkSession
+    if sink.mode == "merge":
+        if _exists_already(spark, sink):
+            merge(table, sink, Replaced(table.columns[0]))
+            return
+        sink = sink.model_copy(update={"mode": "error"})
     if sink.table:
         _write_table(table, sink, run_id)
     elif sink.mode != "append" and sink.format in _FILE_FORMATS and _renames_atomically(spark, sink):
@@ -211,7 +219,7 @@ def _exists(sink: SinkSpec) -> SinkError:
     return SinkError(
         f"{sink.target!r} is already there",
         key="sink.mode",
-        allowed=["overwrite", "append"],
+        allowed=["overwrite", "append", *(["merge"] if sink.format in TRANSACTIONAL else [])],
         hint="set sink.mode (or --mode), or choose another output",
     )
 

@@ -91,11 +91,13 @@ class BatchSize:
         self.current = min(self._seconds, key=self._seconds.__getitem__)
         log.info("batch size %d: %s", self.current, {n: f"{s * 1e3:.1f} ms" for n, s in self._seconds.items()})
 
-    def out_of_memory(self, rows: int) -> None:
-        """Halves: a batch of `rows` did not fit."""
+    def out_of_memory(self, rows: int) -> bool:
+        """Halves, unless it is as small already: a batch of `rows` did not fit. Says whether it did."""
         half = max(1, rows // 2)
-        if half < self.current:
-            log.warning("out of device memory with %d images: batch size is now %d", rows, half)
-            self.current = half
-            self._candidates = []
-            self._fixed = True
+        if half >= self.current:
+            return False
+        log.warning("out of device memory with %d images: batch size is now %d", rows, half)
+        self.current = half
+        self._candidates = []
+        self._fixed = True
+        return True

@@ -6,7 +6,9 @@ order of rows does not depend on who is faster. A row that fails leaves a gap, c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from sparkinfer.core.errors import ErrorCode, RowError, Stage, to_row_error
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.executor.decode import decoder_of, pillow_settings
+from sparkinfer.executor.meter import ImageTimes
 from sparkinfer.executor.preprocess import Preprocessor
 from sparkinfer.executor.rows import Chunk
 from sparkinfer.executor.watchdog import Watch
@@ -30,12 +33,16 @@ class ModelBatch:
     Args:
         capacity: slots.
         tensor: [at least capacity, ...] when every image comes out in one shape, else None.
+
+    Attributes:
+        times: of the images that were handed to the decoder, in any order.
     """
 
     def __init__(self, capacity: int, tensor: Tensor | None) -> None:
         self.capacity = capacity
         self.tensor = tensor
         self.rows: list[Row] = []
+        self.times: list[ImageTimes] = []  # appended to by many threads: a list takes no harm
         self._images: dict[int, Tensor] = {}
         self._errors: dict[int, RowError] = {}
 
@@ -63,6 +70,10 @@ class ModelBatch:
         for slot, error in self._errors.items():
             chunk, row = self.rows[slot]
             chunk.fail(row, error)
+
+    def error_counts(self) -> dict[str, int]:
+        """Rows that are settled as failed, by code."""
+        return dict(Counter(error.code for chunk, row in self.rows if (error := chunk.error_of(row)) is not None))
 
     def groups(self) -> Iterator[tuple[Tensor, list[Row]]]:
         """Model inputs of one shape each, [n, ...] with n >= 1, and their rows; failed slots left out."""
@@ -119,8 +130,12 @@ class BatchFactory:
 
     def _fill(self, batch: ModelBatch, slot: int, data: memoryview | None) -> None:
         stage = Stage.DECODE
+        started = decoded = 0.0
         try:
-            image = self._decode(self._check(data), self._spec)
+            data = self._check(data)
+            started = perf_counter()
+            image = self._decode(data, self._spec)
+            decoded = perf_counter()
             stage = Stage.PREPROCESS
             if batch.tensor is not None:
                 self._preprocessor.write(image, batch.tensor[slot])
@@ -130,6 +145,9 @@ class BatchFactory:
                 batch.put(slot, own)
         except Exception as error:
             batch.fail(slot, to_row_error(error, stage))
+        if data is not None and started:
+            ended = perf_counter()
+            batch.times.append((data.nbytes, (decoded or ended) - started, ended - decoded if decoded else 0.0))
 
     def _check(self, data: memoryview | None) -> memoryview:
         if data is None:

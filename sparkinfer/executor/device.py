@@ -1,7 +1,7 @@
 """Which device a Python worker uses: decided before the first CUDA call, without any framework. Executor side.
 
 `auto` takes a GPU when this process can see one, else the CPU, and says so in the log. A GPU that was asked for and is
-not there is an error, never a silent CPU.
+not there is an error, never a silent CPU. A slice of a GPU (MIG) that Spark gives is made this process's only device.
 """
 
 from __future__ import annotations
@@ -130,6 +130,11 @@ def _numbered(index: int, facts: GpuFacts) -> Device:
 
 
 def _assigned(address: str, facts: GpuFacts) -> Device:
+    if address.startswith("MIG-") and facts.visible_devices is None:
+        # CUDA shows a process one slice, the first of all unless it is told which; it reads this at its first call.
+        os.environ["CUDA_VISIBLE_DEVICES"] = address
+        log.info("device: slice %s, given by Spark", address)
+        return Device("cuda", 0)
     name = facts.canonical(address)
     if name not in facts.visible:
         raise _missing(f"Spark gave the task GPU {address!r}, which this process does not see", facts)

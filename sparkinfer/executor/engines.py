@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from sparkinfer.executor import taskcontext
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.plan import TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
 from sparkinfer.executor.report import counted
 from sparkinfer.executor.task import run_task
+from sparkinfer.executor.telemetry import metered
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +29,10 @@ __all__ = ["make_predict_fn", "run_arrow", "run_pandas", "run_series"]
 
 def run_arrow(plan: TaskPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `DataFrame.mapInArrow`."""
-    results = run_task(batches, replace(plan, counts=None))
-    return counted(results, plan.counts, plan.keys[0] if plan.keys else None)
+    with _metered(plan, "arrow") as meter:
+        results = run_task(batches, _alone(plan), meter)
+        path = plan.keys[0] if plan.keys else None
+        yield from meter.writing(counted(results, plan.counts, path))
 
 
 def run_pandas(plan: TaskPlan, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -41,14 +47,15 @@ def run_pandas(plan: TaskPlan, frames: Iterator[pd.DataFrame]) -> Iterator[pd.Da
                 waiting.append(frame[list(plan.keys)])
                 yield _content_batch(frame[plan.content], plan.content)
 
-    alone = replace(plan, keys=(), counts=None)
-    for result in counted(run_task(batches(), alone), plan.counts):
-        keys = waiting.popleft()
-        if len(keys) > result.num_rows:
-            waiting.appendleft(keys.iloc[result.num_rows :])
-            keys = keys.iloc[: result.num_rows]
-        values = result.to_pandas(integer_object_nulls=True)
-        yield pd.concat([keys.reset_index(drop=True), values], axis=1)
+    with _metered(plan, "pandas") as meter:
+        results = run_task(batches(), _alone(plan, keys=()), meter)
+        for result in meter.writing(counted(results, plan.counts)):
+            keys = waiting.popleft()
+            if len(keys) > result.num_rows:
+                waiting.appendleft(keys.iloc[result.num_rows :])
+                keys = keys.iloc[: result.num_rows]
+            values = result.to_pandas(integer_object_nulls=True)
+            yield pd.concat([keys.reset_index(drop=True), values], axis=1)
 
 
 def make_predict_fn(plan: TaskPlan) -> Callable[[Any], dict[str, Any]]:
@@ -60,12 +67,13 @@ def make_predict_fn(plan: TaskPlan) -> Callable[[Any], dict[str, Any]]:
     """
     import numpy as np
 
-    alone = replace(plan, keys=(), counts=None)
+    alone = _alone(plan, keys=())
     k = min(plan.postprocess.top_k, effective_classes(plan.num_classes, plan.postprocess.activation))
 
     def predict(content: Any) -> dict[str, Any]:
-        results = run_task([_content_batch(content, alone.content)], alone)
-        table = pa.Table.from_batches(counted(results, plan.counts))
+        with _metered(plan, "predict_batch_udf", ends=False) as meter:
+            results = run_task([_content_batch(content, alone.content)], alone, meter)
+            table = pa.Table.from_batches(counted(results, plan.counts))
         rows = table.to_pylist()
         top = [row["top_k"] or [{"class_idx": 0, "label": None, "confidence": 0.0}] * k for row in rows]
         width = max((len(row["embedding"] or ()) for row in rows), default=0)
@@ -92,6 +100,15 @@ def run_series(plan: TaskPlan, contents: Iterator[pd.Series[Any]]) -> Iterator[p
     for content in contents:
         results = list(run_task([_content_batch(content, alone.content)], alone))
         yield pa.Table.from_batches(results).to_pandas(integer_object_nulls=True)
+
+
+def _alone(plan: TaskPlan, **changes: Any) -> TaskPlan:
+    """The plan for the chain, which tells the driver nothing itself."""
+    return replace(plan, counts=None, telemetry=None, **changes)
+
+
+def _metered(plan: TaskPlan, engine: str, *, ends: bool = True) -> AbstractContextManager[Meter]:
+    return metered(plan.telemetry, engine, plan.cores or taskcontext.cpus(), ends=ends)
 
 
 def _content_batch(values: Any, name: str) -> pa.RecordBatch:

@@ -33,6 +33,7 @@ from sparkinfer.core.errors import ErrorCode, JobFailedError, ModelError, RowErr
 from sparkinfer.executor import taskcontext
 from sparkinfer.executor.artifact import materialise
 from sparkinfer.executor.guard_process import Child, ChildDiedError, Kind, Mode, Nursery, batch_of
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.model_cache import evict_all
 from sparkinfer.executor.plan import LocalFileSource, TaskPlan
 from sparkinfer.executor.rows import Chunk, Labels
@@ -49,12 +50,13 @@ MAX_IDLE_DEATHS = 3
 """Children that die before they have taken a row: then it is none of the rows."""
 
 
-def run_guarded(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
+def run_guarded(batches: Iterable[pa.RecordBatch], plan: TaskPlan, meter: Meter) -> Iterator[pa.RecordBatch]:
     """`task.run_task` with the chain in a process of its own.
 
     Args:
         batches: as for `run_task`.
         plan: as for `run_task`.
+        meter: as for `run_task`; told what the children do.
 
     Yields:
         As `run_task`, in smaller batches.
@@ -69,9 +71,10 @@ def run_guarded(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[p
         return
     evict_all()  # of earlier, unguarded tasks of this worker: their memory is the child's now
     path = materialise(plan.artifact, plan.source)
-    guard = _take_idle(replace(plan, source=LocalFileSource(path), keys=(), counts=None), taskcontext.facts())
+    plan = replace(plan, source=LocalFileSource(path), keys=(), counts=None, telemetry=None)
+    guard = _take_idle(plan, taskcontext.facts())
     try:
-        yield from guard.run(chain([first], pieces))
+        yield from guard.run(chain([first], pieces), meter)
     except BaseException:  # also when Spark stops reading early
         guard.close()
         raise
@@ -92,9 +95,13 @@ class _Guard:
         self._nursery = Nursery(plan, facts)
         self._child: Child | None = None
         self._limit_s = plan.row_timeout
+        self._meter = Meter()
 
-    def run(self, pieces: Iterator[_Piece]) -> Iterator[pa.RecordBatch]:
+    def run(self, pieces: Iterator[_Piece], meter: Meter) -> Iterator[pa.RecordBatch]:
         """Predicts the rows of one task."""
+        self._meter = meter
+        if self._child is not None:
+            self._child.meter = meter
         waiting: deque[_Piece] = deque()
         idle_deaths = 0
         while True:
@@ -124,7 +131,7 @@ class _Guard:
     def _full_speed(self, pieces: Iterator[_Piece], waiting: deque[_Piece]) -> Iterator[pa.RecordBatch]:
         """Runs the rows of `waiting` that are not settled, then `pieces`; what is unanswered is left in `waiting`."""
         if self._child is None:
-            self._child = Child(self._nursery, Mode.FULL_SPEED, self._limit_s)
+            self._child = Child(self._nursery, Mode.FULL_SPEED, self._limit_s, self._meter)
         child = self._child
         again = iter([piece for piece in waiting if piece.open_rows])
         while True:
@@ -154,7 +161,7 @@ class _Guard:
         Decoding leaves the others as they were; row by row, all are answered.
         """
         guilty = 0
-        with _Single(self._nursery, mode, self.plan) as single:
+        with _Single(self._nursery, mode, self.plan, self._meter) as single:
             for piece in pieces:
                 for row in piece.open_rows:
                     if mode is Mode.DECODE and row in piece.decodable:
@@ -178,10 +185,12 @@ class _Single:
         nursery: of the child.
         mode: what is done with a row.
         plan: for its time limit.
+        meter: told what the child does.
     """
 
-    def __init__(self, nursery: Nursery, mode: Mode, plan: TaskPlan) -> None:
+    def __init__(self, nursery: Nursery, mode: Mode, plan: TaskPlan, meter: Meter) -> None:
         self._nursery = nursery
+        self._meter = meter
         self._mode = mode
         self._plan = plan
         self._child: Child | None = None
@@ -213,7 +222,7 @@ class _Single:
     def _start(self) -> Child:
         """A child that is ready for a row."""
         for attempt in range(1, MAX_IDLE_DEATHS + 1):
-            child = Child(self._nursery, self._mode, self._plan.row_timeout)
+            child = Child(self._nursery, self._mode, self._plan.row_timeout, self._meter)
             try:
                 child.receive()
             except ChildDiedError as death:

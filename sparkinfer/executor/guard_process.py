@@ -6,7 +6,7 @@ The nursery (`executor.guarded_worker`) has imported everything and opened nothi
 milliseconds, instead of a new interpreter. Spark's worker itself is never forked: it may hold a framework's threads.
 None outlives the one before it: the kernel kills it, and its socket ends.
 
-Only what is listed in `Kind` crosses: Arrow batches, and at the start the plan, pickled by its own parent.
+Only what is listed in `Kind` crosses: Arrow batches and figures, and at the start the plan, pickled by its own parent.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from sparkinfer.core.errors import JobFailedError
+from sparkinfer.core.telemetry import Reading
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.plan import TaskPlan
 from sparkinfer.executor.taskcontext import TaskFacts
 
@@ -64,7 +66,9 @@ class Kind(IntEnum):
     """Child, row by row: the model is being opened."""
     OPENED = 7
     """Child, row by row: the model has been opened."""
-    FAILED = 8
+    FIGURES = 8
+    """Child, before it says something else: a `core.telemetry.Reading` of what it has done since the last one."""
+    FAILED = 9
     """Child: this exception ends the task."""
 
 
@@ -203,10 +207,12 @@ class Child:
         nursery: forks it.
         mode: what it is for.
         limit_s: of its own watchdog, at full speed.
+        meter: told what it does; may be exchanged between two tasks.
     """
 
-    def __init__(self, nursery: Nursery, mode: Mode, limit_s: float) -> None:
+    def __init__(self, nursery: Nursery, mode: Mode, limit_s: float, meter: Meter) -> None:
         self._nursery = nursery
+        self.meter = meter
         self._loading = False
         ours, theirs = socket.socketpair()
         with theirs:
@@ -244,9 +250,12 @@ class Child:
             if kind is Kind.FAILED:
                 raised: Exception = pickle.loads(body)  # noqa: S301 - from our own process
                 raise raised
-            if kind not in (Kind.LOADING, Kind.OPENED):
+            if kind is Kind.FIGURES:
+                self.meter.add(Reading.from_json(body))
+            elif kind in {Kind.LOADING, Kind.OPENED}:
+                self._loading = kind is Kind.LOADING
+            else:
                 return kind, body
-            self._loading = kind is Kind.LOADING
 
     def end(self) -> int:
         """Ends it; gives its exit status, or minus the number of the signal."""

@@ -27,6 +27,7 @@ from sparkinfer.executor import taskcontext
 from sparkinfer.executor.batching import BatchFactory
 from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.guard_process import STATUS_BYTES, Kind, Mode, batch_of, die_with_parent, receive, send
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.plan import TaskPlan
 from sparkinfer.executor.rows import Chunk
 from sparkinfer.executor.task import run_chain
@@ -97,14 +98,17 @@ def _pickled(error: Exception) -> bytes:
 def _full_speed(worker: Connection, plan: TaskPlan, limit_s: float) -> None:
     """The chain over one task after the other: the worker may have many short ones."""
     while True:
+        meter = Meter()
         with Watchdog(limit_s) as watch:
-            for result in run_chain(_incoming(worker), plan, watch):
+            for result in run_chain(_incoming(worker, meter), plan, watch, meter):
                 send(worker, Kind.RESULT, result)
+        _send_figures(worker, meter)
         send(worker, Kind.DONE)
 
 
-def _incoming(worker: Connection) -> Iterator[pa.RecordBatch]:
+def _incoming(worker: Connection, meter: Meter) -> Iterator[pa.RecordBatch]:
     while True:
+        _send_figures(worker, meter)
         send(worker, Kind.NEXT)
         kind, body = receive(worker)
         if kind is Kind.FINISH:
@@ -112,14 +116,19 @@ def _incoming(worker: Connection) -> Iterator[pa.RecordBatch]:
         yield batch_of(body)
 
 
+def _send_figures(worker: Connection, meter: Meter) -> None:
+    send(worker, Kind.FIGURES, body=meter.take().to_json())
+
+
 def _row_by_row(worker: Connection, plan: TaskPlan) -> None:
     """The chain over one row at a time, decoded where it is inferred."""
     alone = replace(plan, cores=1)
-    watch = _Teller(worker)
+    watch, meter = _Teller(worker), Meter()
     send(worker, Kind.NEXT)
     while True:
         _, body = receive(worker)
-        for result in run_chain([batch_of(body)], alone, watch):
+        for result in run_chain([batch_of(body)], alone, watch, meter):
+            _send_figures(worker, meter)
             send(worker, Kind.RESULT, result)
 
 

@@ -12,8 +12,10 @@ from sparkinfer.core.model_spec import PostprocessSpec
 from sparkinfer.core.protocols import Outputs, Runtime
 from sparkinfer.executor.batch_size import BatchSize
 from sparkinfer.executor.batching import Row, Tensor
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.postprocess import top_k
 from sparkinfer.executor.rows import Chunk
+from sparkinfer.executor.sanity import Sanity
 from sparkinfer.executor.watchdog import Watch
 
 __all__ = ["Predictor"]
@@ -27,15 +29,23 @@ class Predictor:
         postprocess: scores to columns.
         batch_size: told what ran and what did not fit.
         watch: told of every call of the model.
+        meter: told of it too.
     """
 
     def __init__(
-        self, runtime: Runtime, postprocess: PostprocessSpec, batch_size: BatchSize, watch: Watch | None = None
+        self,
+        runtime: Runtime,
+        postprocess: PostprocessSpec,
+        batch_size: BatchSize,
+        watch: Watch | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._runtime = runtime
         self._watch = watch or Watch()
+        self._meter = meter or Meter()
         self._postprocess = postprocess
         self._batch_size = batch_size
+        self._sanity = Sanity(postprocess.activation) if postprocess.check else None
 
     def run(self, inputs: Tensor, rows: list[Row]) -> None:
         """Predicts `rows`, none of which is left pending.
@@ -46,10 +56,13 @@ class Predictor:
         Args:
             inputs: [n, ...], n >= 1.
             rows: n rows.
+
+        Raises:
+            ModelError: the first answers make no sense (`sanity`).
         """
         started = time.perf_counter()
         try:
-            with self._watch.inferring():
+            with self._watch.inferring(), self._meter.inferring(len(rows)):
                 outputs = self._infer(inputs)
             if len(outputs.scores) != len(rows):
                 raise RowError(
@@ -60,11 +73,11 @@ class Predictor:
                 chunk, row = rows[0]
                 chunk.fail(row, to_row_error(error, Stage.INFER))
                 return
-            if isinstance(error, OutOfDeviceMemoryError):
-                self._batch_size.out_of_memory(len(rows))
+            if isinstance(error, OutOfDeviceMemoryError) and self._batch_size.out_of_memory(len(rows)):
+                self._meter.halved()
         else:
             self._batch_size.ran(len(rows), time.perf_counter() - started)
-            self._settle(outputs, rows)
+            self._settle(inputs, outputs, rows)
             return
         half = len(rows) // 2
         self.run(inputs[:half], rows[:half])
@@ -82,8 +95,10 @@ class Predictor:
             return outputs
         return Outputs(outputs.scores[:rows], None if outputs.embedding is None else outputs.embedding[:rows])
 
-    def _settle(self, outputs: Outputs, rows: list[Row]) -> None:
+    def _settle(self, inputs: Tensor, outputs: Outputs, rows: list[Row]) -> None:
         scores = np.asarray(outputs.scores, np.float32)
+        if self._sanity is not None:
+            self._sanity.look(inputs, scores)
         embedding = None if outputs.embedding is None else np.asarray(outputs.embedding, np.float32)
         finite: NDArray[np.bool_] = np.asarray(np.isfinite(scores).all(axis=1))
         if embedding is not None:

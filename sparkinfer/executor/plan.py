@@ -11,6 +11,7 @@ from sparkinfer.core.model_spec import Artifact, ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.spec import BatchSpec
 from sparkinfer.executor.taskcontext import spark_file
+from sparkinfer.executor.telemetry import TelemetryTarget
 
 __all__ = ["BroadcastSource", "LocalFileSource", "SparkFileSource", "TaskPlan"]
 
@@ -67,6 +68,7 @@ class TaskPlan:
         guard: auto runs the chain in a process of its own from a task's second attempt on; always, from the first on.
         row_timeout: longest time for one row, seconds.
         counts: where a task adds its `report.Tally`: a `pyspark.Accumulator`; None tells nothing.
+        telemetry: where a task sends its figures while it runs; None sends nothing.
     """
 
     model: ModelSpec
@@ -85,6 +87,7 @@ class TaskPlan:
     guard: Literal["auto", "always"] = "auto"
     row_timeout: float = 300.0
     counts: Any = None
+    telemetry: TelemetryTarget | None = None
 
     @property
     def cache_key(self) -> tuple[str, ...]:

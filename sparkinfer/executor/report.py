@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from sparkinfer.executor import taskcontext
 
-__all__ = ["Tally", "TallyParam", "counted"]
+__all__ = ["Tally", "TallyParam", "counted", "error_counts"]
 
 
 @dataclass
@@ -85,14 +85,21 @@ def counted(results: Iterable[pa.RecordBatch], counts: Any, path: str | None = N
         yield batch
 
 
+def error_counts(results: pa.RecordBatch) -> dict[str, int]:
+    """Failed rows by code.
+
+    Args:
+        results: a batch with the column `error_code`.
+    """
+    codes = results.column("error_code")
+    if codes.null_count == results.num_rows:
+        return {}
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(codes.drop_null()).to_pylist()}
+
+
 def _tally(batch: pa.RecordBatch, path: str | None, task: dict[int, int]) -> Tally:
-    tally = Tally(rows=batch.num_rows, attempts=task)
-    codes = batch.column("error_code")
-    if codes.null_count == batch.num_rows:
-        return tally
-    for entry in pc.value_counts(codes.drop_null()).to_pylist():
-        code = entry["values"]
-        tally.errors[code] = entry["counts"]
-        if path is not None:
-            tally.samples[code] = str(batch.column(path)[pc.index(codes, code).as_py()].as_py())
+    tally = Tally(batch.num_rows, error_counts(batch), attempts=task)
+    if path is not None:
+        codes, names = batch.column("error_code"), batch.column(path)
+        tally.samples = {code: str(names[pc.index(codes, code).as_py()].as_py()) for code in tally.errors}
     return tally

@@ -105,6 +105,10 @@ class Chunk:
             self._embedding[rows] = embedding
         self.pending -= len(rows)
 
+    def error_of(self, row: int) -> RowError | None:
+        """What a row has failed of; None for one that has not, or is not settled."""
+        return self._errors.get(row)
+
     @property
     def error_counts(self) -> dict[str, int]:
         """Failed rows by code."""

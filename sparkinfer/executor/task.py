@@ -26,9 +26,11 @@ from sparkinfer.executor.batching import BatchFactory, ModelBatch
 from sparkinfer.executor.device import resolve_device
 from sparkinfer.executor.guard import close_idle, run_guarded
 from sparkinfer.executor.inference import Predictor
+from sparkinfer.executor.meter import Meter
 from sparkinfer.executor.model_cache import get_runtime
 from sparkinfer.executor.pipeline import Pipeline
 from sparkinfer.executor.plan import TaskPlan
+from sparkinfer.executor.report import error_counts
 from sparkinfer.executor.rows import Chunk, Labels
 from sparkinfer.executor.watchdog import Watch, Watchdog
 
@@ -37,12 +39,13 @@ __all__ = ["open_runtime", "run_chain", "run_task"]
 log = logging.getLogger(__name__)
 
 
-def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.RecordBatch]:
+def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, meter: Meter | None = None) -> Iterator[pa.RecordBatch]:
     """Predicts the rows of one partition.
 
     Args:
         batches: with the columns `plan.keys` and `plan.content` (binary, nullable).
         plan: what to do, as the driver planned it.
+        meter: told what is done.
 
     Yields:
         Batches with `plan.keys` and `core.schema.RESULT_COLUMNS`: one row per input row, in input order.
@@ -51,33 +54,43 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan) -> Iterator[pa.R
         ModelError: the model's bytes are not those that the driver inspected.
         DeviceError: the device that was asked for is not there.
     """
+    meter = meter or Meter()
+    batches = meter.reading(batches)
     if plan.guard == "always" or taskcontext.attempt_number():
-        yield from run_guarded(batches, plan)
+        for results in run_guarded(batches, plan, meter):
+            meter.settled(results.num_rows, error_counts(results))
+            yield results
         return
     close_idle()
     with Watchdog(plan.row_timeout) as watch:
-        yield from run_chain(batches, plan, watch)
+        yield from run_chain(batches, plan, watch, meter)
 
 
-def run_chain(batches: Iterable[pa.RecordBatch], plan: TaskPlan, watch: Watch) -> Iterator[pa.RecordBatch]:
+def run_chain(
+    batches: Iterable[pa.RecordBatch], plan: TaskPlan, watch: Watch, meter: Meter
+) -> Iterator[pa.RecordBatch]:
     """`run_task` in this process, whatever the attempt.
 
     Args:
         batches: as for `run_task`.
         plan: as for `run_task`.
         watch: told of every image and every call of the model.
+        meter: told what is done, and how long it takes.
 
     Yields:
         As `run_task`.
     """
     labels = Labels(plan.labels)
     device = resolve_device(plan.model.wanted_device, taskcontext.gpu_addresses())
-    model = _LazyModel(plan, device, watch)
+    decoders = _decoders(plan, device)
+    meter.chosen(str(device))
+    meter.overlapped = decoders > 0
+    model = _LazyModel(plan, device, watch, meter)
     pipeline = Pipeline(
         factory=BatchFactory(plan.preprocess, plan.max_image_bytes, watch),
         batch_size=lambda: model.batch_size,
         infer=model.run,
-        decoders=_decoders(plan, device),
+        decoders=decoders,
         # On a GPU the next batch is uploaded while one is computed.
         models=1 if device.kind == "cpu" else 2,
     )
@@ -89,9 +102,10 @@ def run_chain(batches: Iterable[pa.RecordBatch], plan: TaskPlan, watch: Watch) -
 class _LazyModel:
     """Opens the model when the first image is ready for it: a partition of bad rows, or none, loads nothing."""
 
-    def __init__(self, plan: TaskPlan, device: Device, watch: Watch) -> None:
+    def __init__(self, plan: TaskPlan, device: Device, watch: Watch, meter: Meter) -> None:
         self._plan = plan
         self._watch = watch
+        self._meter = meter
         self._device = device
         key = (*plan.cache_key, str(device), str(plan.batch.size))
         self._batch_size = _sizes.setdefault(key, BatchSize(plan.batch.size, on_cpu=device.kind == "cpu"))
@@ -105,19 +119,21 @@ class _LazyModel:
 
     def run(self, batch: ModelBatch) -> None:
         """Settles every row of a batch."""
+        self._meter.decoded(batch.times, self.batch_size)
         batch.settle_failures()
         for inputs, rows in batch.groups():
             self._open().run(inputs, rows)
+        self._meter.settled(len(batch.rows), batch.error_counts())
 
     def _open(self) -> Predictor:
         with self._opening:
             if self._predictor is None:
                 with self._watch.loading():
-                    runtime = open_runtime(self._plan, self._device)
+                    runtime = open_runtime(self._plan, self._device, self._meter)
                     self._batch_size.probe(runtime)
                     if self._watch.warm_up:
                         self._run_zeros(runtime)
-                self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size, self._watch)
+                self._predictor = Predictor(runtime, self._plan.postprocess, self._batch_size, self._watch, self._meter)
             return self._predictor
 
     def _run_zeros(self, runtime: Runtime) -> None:
@@ -134,10 +150,14 @@ _sizes: dict[tuple[str, ...], BatchSize] = {}
 """Batch sizes by model, device and the size that was asked for: what one task learned serves the next."""
 
 
-def open_runtime(plan: TaskPlan, device: Device) -> Runtime:
+def open_runtime(plan: TaskPlan, device: Device, meter: Meter) -> Runtime:
     """This process's loaded runtime for a plan: loaded once, then kept across tasks and jobs."""
 
     def load() -> Runtime:
+        with meter.loading():
+            return load_runtime()
+
+    def load_runtime() -> Runtime:
         path = materialise(plan.artifact, plan.source)
         runtime = create_runtime(plan.model.format)
         runtime.load(

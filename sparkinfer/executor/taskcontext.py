@@ -23,6 +23,7 @@ __all__ = [
     "gpu_addresses",
     "partition_id",
     "spark_file",
+    "stage_id",
     "task_attempt_id",
 ]
 
@@ -75,6 +76,12 @@ def partition_id() -> int:
     """Number of the partition; 0 outside Spark."""
     context = _context()
     return context.partitionId() if context else 0
+
+
+def stage_id() -> int:
+    """Number of the stage; 0 outside Spark."""
+    context = _context()
+    return context.stageId() if context else 0
 
 
 def attempt_number() -> int:

@@ -80,7 +80,8 @@ class Node:
         """Starts the Worker; does not wait until the Master knows it."""
         self._starts += 1
         place = self._cluster.folder / f"work-{self.host}"
-        options = ["--cores", "1", "--memory", "1g", "--work-dir", str(place), self._cluster.url]
+        cores = str(self._cluster.cores)
+        options = ["--cores", cores, "--memory", "1g", "--work-dir", str(place), self._cluster.url]
         self._process = self._cluster.spawn(_WORKER, options, self.log, self.host)
 
     @property
@@ -139,7 +140,8 @@ class Cluster:
     Args:
         folder: for logs and work directories; made when missing.
         properties: given to the Master and the Workers too.
-        nodes: Workers, of one core each.
+        nodes: how many Workers.
+        cores: of each Worker, as it tells the Master: the machine may have fewer.
 
     Attributes:
         url: for `spark.master`.
@@ -149,8 +151,9 @@ class Cluster:
         SpecError: there is no Java.
     """
 
-    def __init__(self, folder: Path, properties: Path, nodes: int = 2) -> None:
+    def __init__(self, folder: Path, properties: Path, nodes: int = 2, cores: int = 1) -> None:
         self.folder = folder
+        self.cores = cores
         self.url = ""
         self.nodes = [Node(self, number) for number in range(nodes)]
         self._properties = properties

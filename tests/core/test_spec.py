@@ -73,6 +73,13 @@ def test_a_weights_enum_takes_the_recipe_and_keeps_own_keys() -> None:
         ({"preprocess": {"channels": "grey"}}, "mean"),
         ({"preprocess": {"std": [1, 0, 1]}}, "std"),
         ({"errors": {"max_fraction": 2}}, "max_fraction"),
+        ({"metrics": {}}, "metrics"),
+        ({"metrics": {"port": 65_536}}, "port"),
+        ({"metrics": {"port": -1}}, "port"),
+        ({"metrics": {"port": 0, "adress": "127.0.0.1"}}, "adress"),
+        ({"metrics": {"push": "gateway:9091"}}, "push"),
+        ({"metrics": {"push": "http://user:word@gateway:9091"}}, "push"),
+        ({"metrics": {"push": "http://gateway:9091", "address": "127.0.0.1"}}, "address"),
     ],
 )
 def test_wrong_values_are_refused(change: dict[str, object], where: str) -> None:
@@ -84,3 +91,11 @@ def test_kind_and_target_say_what_was_given() -> None:
     assert SourceSpec(parquet=("a", "b")).kind == "parquet"
     assert SourceSpec(parquet=("a", "b")).locations == ("a", "b")
     assert SinkSpec(table="db.t").target == "db.t"
+
+
+def test_metrics_may_be_served_pushed_or_both() -> None:
+    for block in ({"port": 0}, {"push": "http://gateway:9091"}, {"port": 9095, "push": "https://gateway/prefix"}):
+        spec = JobSpec.model_validate({**SMALLEST, "metrics": block}).metrics
+        assert spec is not None
+        assert spec.model_dump(exclude_none=True) == block
+    assert JobSpec.model_validate(SMALLEST).metrics is None

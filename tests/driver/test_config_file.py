@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.job_file import parse_job_file, read_local_text
+from sparkinfer.driver.job_file import parse_job_file, read_text
 
 
 def refusal(text: str) -> str:
@@ -108,31 +108,31 @@ def test_a_file_too_long_for_a_job(tmp_path):
     file.write_bytes(b"x" * 5_000_000)
     for path in (file, "/dev/zero"):
         with pytest.raises(SpecError, match="too many for a job file"):
-            read_local_text(str(path))
+            read_text(str(path))
 
 
 def test_a_uri_that_is_none():
     with pytest.raises(SpecError, match="is no URI of a job file"):
-        read_local_text("file://[/job.yaml")
+        read_text("file://[/job.yaml")
 
 
 def test_reads_a_local_file_by_path_and_by_uri(tmp_path):
     file = tmp_path / "mit Räumen.yaml"
     file.write_bytes("\ufeffname: ü\n".encode())
-    assert read_local_text(str(file)) == "name: ü\n"
-    assert read_local_text(file.as_uri()) == "name: ü\n"
+    assert read_text(str(file)) == "name: ü\n"
+    assert read_text(file.as_uri()) == "name: ü\n"
 
 
 def test_a_missing_file_names_its_neighbour(tmp_path):
     (tmp_path / "photos.yaml").touch()
     with pytest.raises(SpecError) as caught:
-        read_local_text(str(tmp_path / "photo.yaml"))
+        read_text(str(tmp_path / "photo.yaml"))
     assert caught.value.hint == f"did you mean {tmp_path / 'photos.yaml'}?"
 
 
 def test_a_missing_folder_is_said(tmp_path):
     with pytest.raises(SpecError) as caught:
-        read_local_text(str(tmp_path / "none" / "job.yaml"))
+        read_text(str(tmp_path / "none" / "job.yaml"))
     assert caught.value.hint == f"there is no folder {tmp_path / 'none'} either"
 
 
@@ -145,4 +145,4 @@ def test_folders_binaries_and_remote_files_are_refused(tmp_path):
         ("hdfs://x/job.yaml", "is not local"),
     ]:
         with pytest.raises(SpecError, match=expected):
-            read_local_text(str(path))
+            read_text(str(path))

@@ -91,13 +91,18 @@ def test_globs():
 def test_local_paths(tmp_path, monkeypatch):
     monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
+    monkeypatch.delenv("SPARK_YARN_STAGING_DIR", raising=False)
     assert local_path("file:///x/a%20b") == Path("/x/a%20b")
     assert local_path("x/y") == Path("x/y")
     assert local_path("hdfs:///x") is None
     assert local_path("file://host/x") is None
     assert local_path("") is None
     # With a Hadoop configuration a path without a scheme may well be remote.
-    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    for name in ("SPARK_YARN_STAGING_DIR", "HADOOP_CONF_DIR"):
+        monkeypatch.setenv(name, "/etc/hadoop")
+        assert local_path("/surely/not/here") is None
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("YARN_CONF_DIR", "/etc/hadoop")
     assert local_path("/surely/not/here") is None
     assert local_path(str(tmp_path)) == tmp_path
     assert local_path("file:///surely/not/here") == Path("/surely/not/here")

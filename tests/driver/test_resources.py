@@ -7,6 +7,8 @@ import pytest
 from sparkinfer.driver.resources import decode_cores, guard_mode
 
 GPU = "spark.task.resource.gpu.amount"
+MODEL_GPU = "spark.sparkinfer.model.gpus"
+GPUS = "spark.executor.resource.gpu.amount"
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,11 @@ GPU = "spark.task.resource.gpu.amount"
         ({"spark.executor.cores": "8", GPU: "1", "spark.executor.resource.gpu.amount": "2"}, 4),
         ({"spark.executor.cores": "4", "spark.task.cpus": "4", GPU: "1"}, 4),
         ({"spark.executor.cores": "4", "spark.task.cpus": "2", GPU: "0.1"}, 2),
+        ({"spark.executor.cores": "12", GPU: "0.4", GPUS: "2"}, 3),  # two tasks on either GPU, not five on both
+        ({"spark.executor.cores": "8", GPU: "2", GPUS: "4"}, 4),
+        ({"spark.executor.cores": "4", MODEL_GPU: "1"}, 4),
+        ({"spark.executor.cores": "4", MODEL_GPU: "0.5"}, 2),
+        ({"spark.executor.cores": "4", GPU: "0"}, None),
         ({GPU: "1"}, None),
         ({"spark.master": "local[16]", GPU: "1"}, 16),
         ({"spark.master": "local[16,4]", GPU: "1"}, 16),

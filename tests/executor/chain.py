@@ -41,7 +41,7 @@ def fake_plan(folder: Path, *, size: int | str = 4, **options: Any) -> TaskPlan:
         "artifact": Artifact(digest=hashlib.sha256(content).hexdigest(), size=len(content), suffix=".fake"),
         "source": lambda: content,
         "num_classes": 3,
-        "postprocess": PostprocessSpec(activation="none", top_k=2),
+        "postprocess": PostprocessSpec(activation="none", top_k=2, check=False),
         "batch": BatchSpec(size=size),
         "labels": ("red", "green", "blue"),
     }

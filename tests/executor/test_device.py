@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import pytest
 
@@ -76,6 +77,17 @@ def test_a_gpu_that_is_not_there_is_refused(requested, addresses, facts, words):
     assert words in caught.value.message
     assert caught.value.key == "model.device"
     assert caught.value.allowed[:2] == ("auto", "cpu")
+
+
+@pytest.mark.parametrize("requested", ["auto", "cuda"])
+def test_a_slice_that_spark_gives_becomes_the_only_device(monkeypatch, requested):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "to be put back")
+    assert resolve_device(requested, ("MIG-c738",), facts=node()) == cuda(0)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "MIG-c738"
+    # The next task of this process: CUDA has read the variable by then.
+    assert resolve_device(requested, ("MIG-c738",), facts=node("MIG-c738")) == cuda(0)
+    with pytest.raises(DeviceError, match="MIG-a28a"):
+        resolve_device(requested, ("MIG-a28a",), facts=node("MIG-c738"))
 
 
 def test_auto_says_what_it_chose(caplog):

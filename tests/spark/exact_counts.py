@@ -65,7 +65,7 @@ def run(spark: SparkSession, folder: Path) -> dict[str, object]:
             "source": {"query": "SELECT path, trouble(id, c) AS content FROM images"},
             "model": {"path": str(fake_model_file(folder))},
             "preprocess": {"resize": None, "crop": [8, 8], "mean": [0], "std": [1], "rescale": 1},
-            "postprocess": {"activation": "none"},
+            "postprocess": {"activation": "none", "check": False},
             "sharding": "none",
             "sink": {"path": str(folder / "out")},
             "errors": {"max_fraction": 0.5},

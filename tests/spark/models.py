@@ -23,7 +23,9 @@ def fake_model_file(folder: Path, **options: Any) -> Path:
 def fake_model(folder: Path, *, embedding: str | None = None, version: str | None = None, **options: Any) -> si.Model:
     """The same, described for `si.predict`; sees pixel values as they are."""
     path = fake_model_file(folder, **options)
-    return si.model(path, preprocess=RAW, activation="none", embedding=embedding, version=version, batch_size=4)
+    return si.model(
+        path, preprocess=RAW, activation="none", check=False, embedding=embedding, version=version, batch_size=4
+    )
 
 
 def worker_calls(folder: Path, event: str) -> list[int]:

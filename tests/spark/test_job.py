@@ -44,7 +44,7 @@ def job(tmp_path: Path, source: dict[str, Any], **blocks: Any) -> JobSpec:
             "source": source,
             "model": model,
             "preprocess": RAW,
-            "postprocess": {"activation": "none"},
+            "postprocess": {"activation": "none", "check": False},
             "sink": sink,
             "errors": errors,
             **blocks,

@@ -39,7 +39,7 @@ def predict(spark: SparkSession, folder: Path, poison: dict[str, bytes], engine:
                 "rescale": 1,
                 "decoder": "tests.executor.deadly:decode",
             },
-            "postprocess": {"activation": "none"},
+            "postprocess": {"activation": "none", "check": False},
             "engine": engine,
             "sharding": "none",
             "sink": {"path": str(folder / "out")},

@@ -51,7 +51,7 @@ def job(tmp_path: Path, source: dict[str, Any], every: str = "4 files", **blocks
             "source": source,
             "model": {"path": str(fake_model_file(tmp_path)), **blocks.pop("model", {})},
             "preprocess": RAW,
-            "postprocess": {"activation": "none"},
+            "postprocess": {"activation": "none", "check": False},
             "sink": {"path": str(tmp_path / "out"), **blocks.pop("sink", {})},
             "errors": {"max_fraction": 1, **blocks.pop("errors", {})},
             "resume": {"checkpoint": str(tmp_path / "check"), "snapshot_every": every},
@@ -213,7 +213,7 @@ def test_a_catalogue_table_of_files(spark: SparkSession, tmp_path: Path, photos:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"postprocess": {"activation": "none", "top_k": 1}}, "postprocess.top_k: 5 then, 1 now"),
+        ({"postprocess": {"activation": "none", "check": False, "top_k": 1}}, "postprocess.top_k: 5 then, 1 now"),
         ({"preprocess": {**RAW, "mean": [1]}}, "preprocess.mean: "),
         ({"model": {"version": "2"}}, 'model.version: null then, "2" now'),
     ],

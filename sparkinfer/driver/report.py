@@ -1,0 +1,151 @@
+"""`report:`: report.json and report.html of a run, done or failed. Driver side.
+
+    phases, telemetry, prediction table -> content (report_content) -> report.json
+                                                  + pictures        -> report.html (report_html)
+
+What it costs does not grow with the run beyond one Spark job over a few columns of what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from sparkinfer.core.errors import SparkInferError
+from sparkinfer.core.secrets import redacted
+from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.listing import JAVA_ERRORS, java_reason, write_text
+from sparkinfer.driver.model import Inspected
+from sparkinfer.driver.phases import Phases
+from sparkinfer.driver.report_content import Run, content_of, environment_of, versions_of
+from sparkinfer.driver.report_html import page
+from sparkinfer.driver.report_images import Thumbnails, drawing_process, thumbnails
+from sparkinfer.driver.report_sheet import sheet_rows
+from sparkinfer.driver.report_table import TableFigures, figures_of, rows_of_run
+from sparkinfer.driver.telemetry import Telemetry
+
+__all__ = ["Reporter"]
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Writes the report of one run, when it has ended; nothing where the job asks for none.
+
+    What cannot be found out (the table of a run that failed, pictures of files that are gone) is missing from the
+    report, which says why.
+
+    Args:
+        spark: the session.
+        spec: of the job.
+        run_id: of the run.
+        model: that it runs.
+        telemetry: of the run.
+        phases: of the run.
+        started: the run, with a time zone.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: JobSpec,
+        run_id: str,
+        model: Inspected,
+        telemetry: Telemetry,
+        phases: Phases,
+        started: datetime,
+    ) -> None:
+        self._spark, self._spec, self._run_id, self._model = spark, spec, run_id, model
+        self._telemetry, self._phases, self._started = telemetry, phases, started
+
+    @contextmanager
+    def of_failure(self) -> Iterator[None]:
+        """Writes the report of a run that fails inside.
+
+        One that fails before the model has seen a row has nothing to report: an older report stays.
+        """
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            snapshot = self._telemetry.snapshot()
+            if snapshot.seconds > 0:
+                known = {"rows": snapshot.rows, "errors": dict(snapshot.errors), "output": self._spec.sink.target}
+                try:
+                    self.write(known, error)
+                except Exception:  # the run's own error is what counts; Spark itself may be gone
+                    log.exception("no report could be written of the run that failed")
+            raise
+
+    def write(self, outcome: Mapping[str, Any], error: BaseException | None = None) -> None:
+        """Writes report.json and report.html into the folder that `report` names; older ones are replaced.
+
+        Args:
+            outcome: the fields of `JobResult`, or what is known of them.
+            error: what ended the run; None where it is done.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        if self._spec.report is None:
+            return
+        run = Run(
+            spec=self._spec,
+            run_id=self._run_id,
+            model=self._model,
+            started=self._started,
+            snapshot=self._telemetry.snapshot(),
+            phases=dict(self._phases.seconds),
+            records=self._telemetry.records(),
+            history=self._telemetry.history(),
+            outcome=outcome,
+            error=error,
+        )
+        with self._phases.phase("report"):
+            _write(self._spark, run, self._spec.report.rstrip("/"))
+
+
+def _write(spark: SparkSession, run: Run, folder: str) -> None:
+    with drawing_process() as process:
+        table = _table(spark, run)
+        content = content_of(run, table, versions_of(spark), environment_of(spark))
+        pictures = _pictures(spark, run, table, process)
+    write_text(spark, f"{folder}/report.json", _utf8(json.dumps(content, indent=2, ensure_ascii=False)))
+    write_text(spark, f"{folder}/report.html", _utf8(page(content, pictures)))
+
+
+def _table(spark: SparkSession, run: Run) -> TableFigures | str:
+    """What is in the run's rows, or why that is not known."""
+    if not run.outcome.get("rows") and run.error is None:
+        return "this run has written no rows"
+    try:
+        figures = figures_of(spark, rows_of_run(spark, run.spec, run.run_id))
+    except (SparkInferError, *JAVA_ERRORS) as error:
+        reason = error.message if isinstance(error, SparkInferError) else java_reason(error)
+        log.info("the report cannot read the prediction table: %s", redacted(reason))
+        kept = "the run failed before its table was written" if run.error else "the prediction table cannot be read"
+        return f"{kept} ({reason})"
+    return figures if figures.rows else "this run has written no rows"
+
+
+def _pictures(spark: SparkSession, run: Run, table: TableFigures | str, process: subprocess.Popen[bytes]) -> Thumbnails:
+    if isinstance(table, str):
+        return Thumbnails(note=table)
+    rows = [row for part in sheet_rows(asdict(table)).values() for row in part]
+    found = thumbnails(spark, run.spec.source, run.spec.preprocess, [row["path"] for row in rows], process)
+    # The page knows paths without their secrets.
+    found.jpegs = {redacted(path): jpeg for path, jpeg in found.jpegs.items()}
+    found.problems = {redacted(path): problem for path, problem in found.problems.items()}
+    return found
+
+
+def _utf8(text: str) -> str:
+    """Without lone surrogates, which a name on a command line may bring in."""
+    return text.encode("utf-8", "replace").decode("utf-8")
