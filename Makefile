@@ -20,7 +20,7 @@ OLDER_FILES := tests/older_spark
 OLDER_STAMP := $(OLDER)/installed-$(shell { pwd; cat pyproject.toml $(OLDER_FILES)/{requirements,constraints}.txt; } | cksum | tr ' ' '-')
 CHAOS_ARGS ?=
 
-.PHONY: help venv java model demo test test-older bench chaos cluster cluster-stop cluster-test kubernetes check fmt readme clean
+.PHONY: help venv java model demo test test-older bench chaos cluster cluster-stop kubernetes cluster-test check fmt readme clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14

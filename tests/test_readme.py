@@ -86,9 +86,14 @@ def test_python_examples_use_public_names(text):
 @pytest.mark.parametrize("arguments", commands("sparkinfer"), ids=" ".join)
 def test_commands_are_taken(arguments, monkeypatch, tmp_path):
     specs: list[JobSpec] = []
-    driver = types.ModuleType("sparkinfer.driver.job")
-    driver.run_job = lambda spec, _console, _stop, **_: specs.append(spec)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sparkinfer.driver.job", driver)
+    for module, function in (
+        ("job", "run_job"),
+        ("validate", "validate_command"),
+        ("plan_show", "plan_command"),
+    ):
+        stand_in = types.ModuleType(f"sparkinfer.driver.{module}")
+        setattr(stand_in, function, lambda spec, *_, **__: specs.append(spec))
+        monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.yaml").write_text(blocks("yaml")[0], "utf-8")
     if arguments[0] == "model":

@@ -203,7 +203,7 @@ class TestMessages:
         ("job", "key", "allowed", "hint"),
         [
             ({"engine": "arow"}, "engine", ("arrow", "pandas", "predict_batch_udf"), "did you mean arrow?"),
-            ({"sink": {"path": "x", "mode": "replace"}}, "sink.mode", ("error", "overwrite", "append"), None),
+            ({"sink": {"path": "x", "mode": "replace"}}, "sink.mode", ("error", "overwrite", "append", "merge"), None),
             ({"model": {"path": "m", "device": "gpu"}}, "model.device", ("auto, cpu, cuda, or cuda:N",), None),
             ({"preprocess": {"layout": "NCHW"}}, "preprocess.layout", ("nchw", "nhwc"), None),
         ],
