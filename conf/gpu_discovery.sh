@@ -55,12 +55,13 @@ if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
         entry=${entry//[[:space:]]/}
         found=""
         for i in "${!addresses[@]}"; do
-            if [[ $entry == "${addresses[i]}" || ($entry == [GM]* && ${uuids[i]} == "$entry"*) ]]; then
+            if [[ $entry == "${addresses[i]}" || ($entry == @(GPU|MIG)-?* && ${uuids[i]} == "$entry"*) ]]; then
                 found=${addresses[i]}
                 break
             fi
         done
-        [[ -n $found ]] || break # as CUDA does
+        # As CUDA does at a name that it does not know; and no GPU is told twice.
+        [[ -n $found && " ${visible[*]-} " != *" $found "* ]] || break
         visible+=("$found")
     done
     ((${#visible[@]})) || fail "CUDA_VISIBLE_DEVICES is '$CUDA_VISIBLE_DEVICES', which names no GPU of: ${addresses[*]}"

@@ -2,7 +2,7 @@
 # Packs the Python environment that executors need into an archive that travels with the job.
 #
 #   deploy/pack_env.sh ENV.tar.gz [REQUIREMENT...]      # requirements: onnx onnxruntime pyzmq when none is named
-#   deploy/pack_env.sh gpu.tar.gz onnx onnxruntime-gpu pyzmq nvidia-ml-py # for NVIDIA GPUs
+#   deploy/pack_env.sh gpu.tar.gz onnx onnxruntime-gpu pyzmq nvidia-ml-py    # for NVIDIA GPUs
 #   deploy/pack_env.sh torch.tar.gz torch torchvision safetensors
 #
 #   spark-submit --master yarn --archives ENV.tar.gz#environment --conf spark.pyspark.python=./environment/bin/python ...
@@ -12,7 +12,7 @@
 # constraints.txt. ENV_FOLDER=DIR keeps the environment there, so that the next run only exchanges sparkinfer.
 set -euo pipefail
 
-[[ $# -ge 1 && $1 == *.tar.gz ]] || {
+[[ $# -ge 1 && ${1##*/} == ?*.tar.gz ]] || {
     echo "usage: deploy/pack_env.sh ENV.tar.gz [REQUIREMENT...]" >&2
     exit 2
 }

@@ -8,13 +8,8 @@ venv=$1 demo=$2 folder=build/cluster
 hadoop=("$venv/bin/python" deploy/cluster/hadoop.py --folder "$folder")
 archive=build/sparkinfer.tar.gz
 
-ENV_FOLDER=${XDG_CACHE_HOME:-$HOME/.cache}/sparkinfer/executor-env PYTHON=$venv/bin/python deploy/pack_env.sh "$archive" &
-packing=$!
-"${hadoop[@]}" start || {
-    kill "$packing" 2>/dev/null || true
-    exit 1
-}
-wait "$packing"
+"${hadoop[@]}" start
+ENV_FOLDER=${XDG_CACHE_HOME:-$HOME/.cache}/sparkinfer/executor-env PYTHON=$venv/bin/python deploy/pack_env.sh "$archive"
 "${hadoop[@]}" dfs -mkdir -p /env /jobs /demo /spark-events
 "${hadoop[@]}" dfs -put "$demo"/{images,efficientnet_lite0.onnx,labels.txt} /demo
 "${hadoop[@]}" dfs -put "$archive" /env

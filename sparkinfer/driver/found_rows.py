@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from sparkinfer.core.errors import EmptySourceError
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.files import list_files
-from sparkinfer.driver.frames import to_arrow
+from sparkinfer.driver.frames import metadata_column, to_arrow
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.ledger import UNITS
 from sparkinfer.driver.path_table import look_up
@@ -112,8 +112,7 @@ def find_rows(spark: SparkSession, source: SourceSpec) -> FoundRows:
 
 
 def _file_path(frame: DataFrame) -> Column:
-    # Also where the data has a column called _metadata.
-    return frame.metadataColumn("_metadata").getField("file_path")
+    return metadata_column(frame, "_metadata").getField("file_path")
 
 
 def _decoded(name: str) -> str:

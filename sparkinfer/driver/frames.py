@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from sparkinfer.driver.names import quoted
 
-__all__ = ["column", "local_frame", "settings", "struct", "to_arrow"]
+__all__ = ["column", "local_frame", "metadata_column", "settings", "struct", "to_arrow"]
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -52,6 +52,16 @@ def struct(columns: str) -> StructType:
 def column(name: str) -> Column:
     """A top-level column by its exact name, dots and backticks included."""
     return F.col(quoted(name))
+
+
+def metadata_column(frame: DataFrame, name: str) -> Column:
+    """A hidden column of a scan, such as `_metadata`, also where the data has a column of that name."""
+    if hasattr(frame, "metadataColumn"):
+        return frame.metadataColumn(name)
+    java: Any = frame._jdf  # 3.5 has it in Java only
+    make: Any = Column
+    made: Column = make(java.metadataColumn(name))
+    return made
 
 
 @contextmanager

@@ -63,6 +63,12 @@ def check_requests(conf: Mapping[str, str], device: str, spark_version: str) -> 
     """
     per_task, per_executor = _task_amount(conf, spark_version), _executor_amount(conf)
     kind = _kind(conf)
+    if kind == "local" and per_executor and not per_task:
+        raise SpecError(
+            f"the master is {conf['spark.master']!r}, which has no executors that could hold GPUs",
+            key=EXECUTOR_GPUS,
+            hint="leave it out; with a local master model.device chooses the GPU",
+        )
     if not per_task:
         _check_unasked(kind, device, per_executor)
         return

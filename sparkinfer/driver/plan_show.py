@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -24,6 +25,9 @@ from sparkinfer.driver.sharding import tasks
 
 __all__ = ["plan_command", "plan_json", "show_plan"]
 
+PIPE_COLUMNS = 160
+"""Where nobody looks but grep: names of settings stay whole."""
+
 
 def plan_command(
     spec: JobSpec, *, profile: str | None, cluster: str | None, files: int | None, mean_size: str, as_json: bool
@@ -42,7 +46,7 @@ def plan_command(
     if as_json:
         Console().print(plan_json(plan), soft_wrap=True, markup=False, highlight=False)
     else:
-        show_plan(plan, Console())
+        show_plan(plan, Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS))
     errors = [finding for finding in plan.findings if finding.level == "error"]
     if errors:
         count = "one setting" if len(errors) == 1 else f"{len(errors)} settings"

@@ -18,6 +18,7 @@ from sparkinfer.driver.checkpoint import KEY, Checkpoint, damaged
 from sparkinfer.driver.execution import count_table
 from sparkinfer.driver.ledger import LOOK_UP, Ledger
 from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.names import quoted, table_name
 from sparkinfer.driver.paths import is_hidden, literal
 from sparkinfer.driver.write import put_back
 from sparkinfer.executor.report import Tally
@@ -77,7 +78,11 @@ class SnapshotSink:
         if self._in_folders:
             return self._sink.model_copy(update={"path": self._folder(number), "mode": "overwrite"})
         mark = {
-            "delta": {"txnAppId": self._checkpoint.id, "txnVersion": str(number)},
+            "delta": {
+                "txnAppId": self._checkpoint.id,
+                "txnVersion": str(number),
+                "userMetadata": self._mark(number),  # what `written` finds in the history
+            },
             "iceberg": {f"snapshot-property.{_ICEBERG_MARK}": self._mark(number)},
         }[self._sink.format]
         return self._sink.model_copy(update={"mode": "append", "options": {**self._sink.options, **mark}})
@@ -88,7 +93,9 @@ class SnapshotSink:
         A folder is whole when it has the `_SUCCESS` that Spark's committer writes last.
         """
         if not self._in_folders:
-            return Tally() if self._sink.format == "iceberg" and self._iceberg_has(number) else None
+            # To write it again would not do: Delta passes over the query, and nobody would count its rows.
+            has = {"delta": self._delta_has, "iceberg": self._iceberg_has}[self._sink.format]
+            return Tally() if has(number) else None
         path, fs = hadoop_path(self._spark, f"{self._folder(number)}/_SUCCESS")
         if not fs.exists(path):
             return None
@@ -174,6 +181,19 @@ class SnapshotSink:
 
     def _mark(self, number: int) -> str:
         return f"{self._checkpoint.id}:{number}"
+
+    def _delta_has(self, number: int) -> bool:
+        """Whether the table's history has the snapshot."""
+        path, fs = hadoop_path(self._spark, self._sink.path) if self._sink.path else (None, None)
+        if path is None or fs is None:
+            name = table_name(self._sink.target, "sink.table")
+            there = self._spark.catalog.tableExists(name)
+        else:
+            name, there = f"delta.{quoted(path.toString())}", fs.exists(path)
+        if not there:
+            return False
+        history = self._spark.sql(f"DESCRIBE HISTORY {name}")
+        return not history.where(history["userMetadata"] == self._mark(number)).isEmpty()
 
     def _iceberg_has(self, number: int) -> bool:
         """Whether the table's history has the snapshot."""

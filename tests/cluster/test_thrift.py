@@ -87,7 +87,7 @@ def _until(text, lines):
 
 def ask(server, *arguments):
     """The tables of an outside client's answers: each a list of rows as dictionaries of texts."""
-    beeline = [ROOT / "deploy" / "with_spark.sh", sys.prefix, BIN / "beeline"]
+    beeline = [str(ROOT / "deploy" / "with_spark.sh"), sys.prefix, str(BIN / "beeline")]
     command = [*beeline, "-u", f"jdbc:hive2://127.0.0.1:{server[0]}/default", "-n", "somebody"]
     form = ["--silent=true", "--outputformat=csv2", "--nullemptystring=true"]
     done = subprocess.run([*command, *form, *arguments], capture_output=True, text=True, check=False, timeout=120)

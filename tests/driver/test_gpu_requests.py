@@ -39,7 +39,6 @@ ONE = {TASK: "1", EXECUTOR: "1"}
         (KUBERNETES | ONE, "cuda"),
         (KUBERNETES | {EXECUTOR: "1"}, "cuda"),  # all tasks of a pod share its only GPU
         ({MASTER: "local[*]"}, "cuda"),  # looked for elsewhere
-        ({MASTER: "local[2,4]", EXECUTOR: "1"}, "auto"),
         ({}, "auto"),
     ],
 )
@@ -51,6 +50,7 @@ def test_what_can_be_had_is_not_refused(conf: dict[str, str], device: str) -> No
     ("conf", "device", "key", "words", "allowed"),
     [
         ({MASTER: "local[2,4]"} | ONE, "auto", TASK, "'local[2,4]', which has no GPUs to give", ""),
+        ({MASTER: "local[2,4]", EXECUTOR: "1"}, "auto", EXECUTOR, "no executors that could hold GPUs", ""),
         (STANDALONE | {TASK: "1"}, "auto", EXECUTOR, "executors have none", "whole number"),
         (STANDALONE | {TASK: "1", EXECUTOR: "0"}, "auto", EXECUTOR, "executors have none", "whole number"),
         (STANDALONE | {TASK: "2", EXECUTOR: "1"}, "auto", TASK, "asks for 2 GPUs, and an executor has 1", "at most 1"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import SinkError, SpecError
 from sparkinfer.driver.job import run_job
@@ -131,14 +130,13 @@ def test_failed_rows_that_carry_their_bytes_are_replaced(spark, tmp_path, sink):
     assert done.retried == 3
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_a_killed_run_goes_on_where_it_stopped(spark, tmp_path, sink, place, monkeypatch):
+def test_a_run_killed_before_it_marked_what_it_wrote_goes_on(spark, tmp_path, sink, monkeypatch):
     photos = tmp_path / "photos"
     photos.mkdir()
     for number in range(5):
         (photos / f"{number}.png").write_bytes([RED, GREEN, BLUE][number % 3])
     spec = job(tmp_path, {"images": str(photos)}, every="2 files", sink={"path": None, **sink})
-    run_killed(monkeypatch, spec, place, 1)
+    run_killed(monkeypatch, spec, "after", 1)
     run_job(spec)
     expected = {f"{number}.png": [["red", "green", "blue"][number % 3]] for number in range(5)}
     assert outcome(spark.table(sink["table"]).collect()) == expected
@@ -152,7 +150,8 @@ def test_a_table_is_streamed_into_a_table(spark, tmp_path, sink, source, monkeyp
     add(spark, source, a=RED, b=GREEN)
     add(spark, source, c=b"")
     spec = job(tmp_path, {"table": source}, every="1 file", sink={"path": None, **sink})
-    run_killed(monkeypatch, spec, "after", 1)
+    # Iceberg 1.10 hands over all there is at once, whatever a snapshot is to hold.
+    run_killed(monkeypatch, spec, "after", 1 if sink["format"] == "delta" else 0)
     run_job(spec)
     assert outcome(spark.table(sink["table"]).collect()) == {"a": ["red"], "b": ["green"], "c": ["EMPTY"]}
     read = sum(worker_calls(tmp_path, "infer"))
@@ -160,8 +159,10 @@ def test_a_table_is_streamed_into_a_table(spark, tmp_path, sink, source, monkeyp
     result = run_job(spec)
     assert (result.rows, result.snapshots) == (1, 1)
     assert sum(worker_calls(tmp_path, "infer")) - read == 1
-    assert outcome(spark.table(sink["table"]).where(F.col("path") == "d").collect()) == {"d": ["blue"]}
-    assert spark.table(sink["table"]).count() == 4
+    # The stream wrote it in a session of its own, and this one's catalogue keeps what it knew for half a minute.
+    spark.catalog.refreshTable(sink["table"])
+    rows = spark.table(sink["table"]).collect()
+    assert outcome(rows) == {"a": ["red"], "b": ["green"], "c": ["EMPTY"], "d": ["blue"]}
 
 
 def test_a_delta_folder_with_an_odd_name(spark, tmp_path):

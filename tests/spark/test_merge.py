@@ -24,4 +24,4 @@ def test_any_name_is_quoted(spark, sink, target):
     plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(statement).toString()
     assert "MergeIntoTable" in plan
     assert target in plan
-    assert "'old.a.b <=> 'new.a.b" in plan
+    assert "'old.`a.b` <=> 'new.`a.b`" in plan
