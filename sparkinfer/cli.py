@@ -202,7 +202,7 @@ def plan(
         str | None, typer.Option(metavar="NODES", help="Its nodes: nodes=5,cores=16,memory=64g,gpus=2")
     ] = None,
     files: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Plan for so many files, not the input.")
+        int | None, typer.Option(min=1, max=100_000_000, metavar="N", help="Plan for so many files, not the input.")
     ] = None,
     mean_size: Annotated[str, typer.Option(metavar="SIZE", help="Of a file, with --files.")] = "110 kB",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -279,17 +279,19 @@ def _continuous(spec: JobSpec) -> JobSpec:
 
 @contextlib.contextmanager
 def _stopped_by_signals(*, continuous: bool) -> Iterator[Event]:
-    """An event that SIGTERM and Ctrl-C set, where a job would never end by itself."""
+    """An event that SIGTERM and Ctrl-C set, where a job would never end by itself; elsewhere they end it in order."""
     stop = Event()
-    if not continuous:
-        yield stop
-        return
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    end = (lambda *_: stop.set()) if continuous else _interrupt
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _interrupt(number: int, _frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _sort_arguments(
@@ -336,7 +338,11 @@ def _exit_status(*, debug: bool) -> Iterator[None]:
         if debug or error.exit_status == 1:
             _tell_trace(error, debug=debug)
         raise typer.Exit(error.exit_status) from None
-    except (KeyboardInterrupt, typer.Abort, typer.Exit):
+    except KeyboardInterrupt as interrupt:
+        name = str(interrupt) or signal.SIGINT.name
+        _tell(f"stopped by {name}; what was committed stays")
+        raise typer.Exit(128 + signal.Signals[name]) from None
+    except (typer.Abort, typer.Exit):
         raise
     except Exception as error:  # noqa: BLE001 (whatever it is, a person gets one line and a status)
         _tell(f"the job failed: {last_cause(error)}")

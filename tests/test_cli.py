@@ -162,6 +162,11 @@ class TestExitStatus:
         jobs.error = KeyboardInterrupt()
         assert cli.main(RUN) == 130
 
+    def test_a_termination_ends_in_order(self, jobs, capsys):
+        jobs.error = KeyboardInterrupt("SIGTERM")  # as its handler raises it
+        assert cli.main(RUN) == 143
+        assert "stopped by SIGTERM" in capsys.readouterr().err
+
 
 class TestModelInspect:
     @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from enum import StrEnum
 from sparkinfer.core.secrets import redacted
 
 __all__ = [
+    "NOTE_HINT",
+    "NOTE_KEY",
     "BudgetExceededError",
     "DeviceError",
     "EmptySourceError",
@@ -40,6 +42,9 @@ __all__ = [
     "UserError",
     "to_row_error",
 ]
+
+NOTE_KEY = "  key: "
+NOTE_HINT = "  hint: "
 
 MAX_MESSAGE_CHARS = 500
 """Longest `error_message` of a row: enough to act on, short enough that a million bad rows stay small."""
@@ -140,9 +145,15 @@ class SparkInferError(Exception):
         self.key = key
         self.allowed = tuple(map(redacted, allowed))
         self.hint = hint and redacted(hint)
+        # A traceback shows notes, and a traceback is all that Spark tells the driver of an error on an executor.
+        if self.key:
+            self.add_note(f"{NOTE_KEY}{self.key}")
+        if self.hint:
+            self.add_note(f"{NOTE_HINT}{self.hint}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        state = {"key": self.key, "allowed": self.allowed, "hint": self.hint}
+        notes = getattr(self, "__notes__", [])
+        state = {"key": self.key, "allowed": self.allowed, "hint": self.hint, "__notes__": notes}
         return (type(self), (self.message,), state)
 
     def render(self) -> str:

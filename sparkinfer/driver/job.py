@@ -26,6 +26,7 @@ from sparkinfer.driver.budget import Budget, expected_rows
 from sparkinfer.driver.checkpoint import Checkpoint
 from sparkinfer.driver.execution import predict_into
 from sparkinfer.driver.inputs import size_text
+from sparkinfer.driver.last_cause import told_by_workers
 from sparkinfer.driver.latency import Latency
 from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.lock import locked
@@ -150,7 +151,8 @@ def run_job(
     metrics = run_metrics(
         spark, spec, found.spec, live.telemetry, latency, lambda text: tell(f"[bold]metrics[/]   {escape(text)}")
     )
-    with live, metrics, Progress(out, live.telemetry, spec.progress.every_seconds), reporter.of_failure():
+    progress = Progress(out, live.telemetry, spec.progress.every_seconds)
+    with live, metrics, progress, reporter.of_failure(), told_by_workers():
         if retry_codes is not None:
             done = _retry(spark, spec, model, run_id, live, phases, tell, retry_codes)
         elif spec.resume is None:
@@ -357,7 +359,7 @@ def _exceeded_budget(spec: JobSpec, counts: Tally) -> BudgetExceededError | None
 def _summary(result: JobResult) -> str:
     if result.snapshots is not None and not result.rows:
         return f"nothing new: {result.finished_before:,} inputs are finished -> {result.output}"
-    rate = result.rows / result.seconds
+    rate = (result.rows if result.retried is None else result.retried) / result.seconds
     errors = ", ".join(f"{count:,} {code}" for code, count in sorted(result.errors.items()))
     return (
         f"{result.rows:,} rows, {result.failed:,} errors{f' ({errors})' if errors else ''} in {result.seconds:.1f} s "

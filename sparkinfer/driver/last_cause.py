@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparkinfer.core import errors
+from sparkinfer.core.errors import NOTE_HINT, NOTE_KEY, UserError
 from sparkinfer.core.secrets import redacted
 
-__all__ = ["last_cause"]
+__all__ = ["last_cause", "told_by_workers"]
 
 MAX_CAUSE_CHARS = 500
+
+_OURS = re.compile(
+    rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$(?:\n{NOTE_KEY}(.*)$)?(?:\n{NOTE_HINT}(.*)$)?", re.MULTILINE
+)
+
+
+@contextmanager
+def told_by_workers() -> Iterator[None]:
+    """Raises an error of ours that ended a task on an executor as itself: with its key, its hint, its exit status.
+
+    Raises:
+        UserError: what a Python worker has raised.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = _of_worker(error)
+        if found is None:
+            raise
+        raise found from error
+
+
+def _of_worker(error: BaseException) -> UserError | None:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    told = _OURS.search(str(error))
+    kind = getattr(errors, told[1], None) if told else None
+    if told is None or not (isinstance(kind, type) and issubclass(kind, UserError)):
+        return None
+    return kind(told[2], key=told[3], hint=told[4])
 
 
 def last_cause(error: BaseException) -> str:

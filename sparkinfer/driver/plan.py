@@ -15,9 +15,11 @@ import numpy as np
 import pyspark
 from pyspark.sql import SparkSession
 
+from sparkinfer.core.errors import SpecError
 from sparkinfer.core.spec import JobSpec, SparkSpec
 from sparkinfer.driver.file_tasks import SparkSplit
 from sparkinfer.driver.gpu_requests import place
+from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.model import Inspected, Model
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.plan_checks import check
@@ -265,4 +267,11 @@ def _suggestion(worker: Worker, cluster: Cluster | None) -> tuple[Sizing | None,
     sized = replace(worker, batch=kind.batch, decoders=cores if gpu else worker.decoders)
     parts = beside_heap(sized, 1 if gpu else cores, kind.heap)
     sizing = size_executors(cluster, gpu=gpu, outside=total(parts))
-    return sizing, suggested_settings(cluster, sizing, parts) if sizing.executors else []
+    if not sizing.executors:
+        raise SpecError(
+            f"no executor fits on a node: one needs {size_text(sizing.heap + sizing.outside)} and {sizing.cores} cores"
+            f"{' and a GPU' if gpu else ''}; {sizing.bound} end first",
+            key="--cluster",
+            hint="larger nodes; or a smaller batch.size",
+        )
+    return sizing, suggested_settings(cluster, sizing, parts)

@@ -148,7 +148,7 @@ def _tasks(facts: Facts) -> Iterator[Finding]:
             f"the input is cut for the cores that are there at that moment, here taken for {fleet.parallelism}",
             aim,
         )
-    if slots is None or partitions is None or not partitions:
+    if not slots or not partitions:
         return
     if partitions < slots:
         few = facts.rows is not None and facts.rows < slots

@@ -34,7 +34,7 @@ def read_profile(path: str) -> dict[str, str]:
         reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "it is not UTF-8 text"
         raise SpecError(f"{path!r} cannot be read: {reason}", key="--profile") from error
     found = parse_properties(text)
-    if not any(key.startswith("spark.") for key in found):
+    if 2 * sum(key.startswith("spark.") for key in found) <= len(found):
         raise SpecError(
             f"{path!r} holds no setting of Spark",
             key="--profile",

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkinfer.core.errors import SparkInferError
+from sparkinfer.core.errors import BudgetExceededError, SparkInferError
 from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.listing import JAVA_ERRORS, java_reason, write_text
@@ -125,6 +125,9 @@ def _table(spark: SparkSession, run: Run) -> TableFigures | str:
     """What is in the run's rows, or why that is not known."""
     if not run.outcome.get("rows") and run.error is None:
         return "this run has written no rows"
+    stopped = run.error is not None and not isinstance(run.error, BudgetExceededError)
+    if stopped and run.spec.resume is None:  # a plain job is all or nothing
+        return "the run failed before its table was written"
     try:
         figures = figures_of(spark, rows_of_run(spark, run.spec, run.run_id))
     except (SparkInferError, *JAVA_ERRORS) as error:

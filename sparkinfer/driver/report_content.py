@@ -117,9 +117,9 @@ def _error(error: BaseException) -> dict[str, Any]:
     return {
         "type": type(error).__name__,
         "message": known.message if known else last_cause(error),
-        "key": known and known.key,
+        "setting": known and known.key,
         "hint": known and known.hint,
-        "exit_status": known.exit_status if known else 1,
+        "exit_status": known.exit_status if known else 130 if isinstance(error, KeyboardInterrupt) else 1,
     }
 
 

@@ -128,7 +128,7 @@ def parse_cluster(text: str) -> Cluster:
         found = Cluster(memory=memory, **{name: int(value) for name, value in pairs.items()})
     except (KeyError, TypeError, ValueError):
         found = Cluster(0, 0, 0)
-    if min(found.nodes, found.cores, found.memory) < 1 or found.gpus < 0:
+    if min(found.nodes, found.cores) < 1 or found.memory < GIB or found.gpus < 0:
         raise SpecError(
             f"{text!r} describes no cluster", key="--cluster", allowed=["nodes=5,cores=16,memory=64g,gpus=2"]
         )

@@ -24,7 +24,7 @@ _NO_ARRAYS = {"csv", "text"}
 
 
 def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
-    """Refuses an output that holds the input, or lies in it: overwriting would delete what is read.
+    """Refuses an output that holds the input, or lies in it: overwriting would delete what is read; or the report.
 
     Args:
         spark: None before there is a session; then only local paths are compared.
@@ -32,6 +32,7 @@ def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
 
     Raises:
         SinkError: names both.
+        SpecError: so does this, for the report.
     """
     sink, source = spec.sink, spec.source
     if sink.table and source.kind == "table" and _is_same_table(sink.table, source.locations[0]):
@@ -45,6 +46,14 @@ def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
         (key, name) for key, name in (("model.path", spec.model.path), ("model.labels", spec.model.labels)) if name
     ]
     target = _parts(spark, sink.path)
+    report = _parts(spark, spec.report) if spec.report else None
+    lies_in = target is not None and report is not None and target == report[: len(target)]
+    if lies_in and not any(map(is_hidden, (report or [])[len(target or []) :])):
+        raise SpecError(
+            f"{spec.report!r} would be taken for data of the output, {sink.path!r}",
+            key="report",
+            hint="choose a folder of its own",
+        )
     for key, name in read:
         other = _parts(spark, name)
         if target is None or other is None:

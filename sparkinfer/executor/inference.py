@@ -83,6 +83,15 @@ class Predictor:
         self.run(inputs[:half], rows[:half])
         self.run(inputs[half:], rows[half:])
 
+    def finish(self) -> None:
+        """Ends a task.
+
+        Raises:
+            ModelError: its answers make no sense (`sanity`).
+        """
+        if self._sanity is not None:
+            self._sanity.finish()
+
     def _infer(self, inputs: Tensor) -> Outputs:
         """Runs the model, on a batch padded with zeros where its results depend on the size."""
         rows, size = len(inputs), self._batch_size.current

@@ -20,6 +20,9 @@ __all__ = ["FIRST", "TOLERANCE", "Sanity"]
 FIRST = 10
 """Different images of a task whose results are looked at."""
 
+FEWEST = 5
+"""Different images of a whole task from which on one answer for all is no accident."""
+
 TOLERANCE = 1e-3
 """By which a probability may leave [0, 1], and a sum of them 1: float16's rounding of a sum of 1,000."""
 
@@ -59,6 +62,15 @@ class Sanity:
                     if len(self._images) == FIRST:
                         self._check_all()
 
+    def finish(self) -> None:
+        """Judges a task that has ended with fewer images.
+
+        Raises:
+            ModelError: the answers make no sense.
+        """
+        if FEWEST <= len(self._images) < FIRST:
+            self._check_all()
+
     def _check_one(self, scores: NDArray[np.float32]) -> None:
         if not np.isfinite(scores).all():
             return  # a row of its own says so; that none is finite, only all of them can tell
@@ -77,15 +89,16 @@ class Sanity:
 
     def _check_all(self) -> None:
         scores = np.stack(self._scores)
+        images = f"{len(scores)} different images"
         if not np.isfinite(scores).all(axis=1).any():
             raise ModelError(
-                f"the model answered NaN or infinity for each of the first {FIRST} different images",
+                f"the model answered NaN or infinity for each of the first {images}",
                 key="model.path",
                 hint=f"precision: fp32 helps where half precision overflows; {_SWITCH}",
             )
         if np.array_equal(scores, np.broadcast_to(scores[0], scores.shape), equal_nan=True):
             raise ModelError(
-                f"the model gave the same answer for {FIRST} different images",
+                f"the model gave the same answer for {images}",
                 key="model.path",
                 hint=f"was it exported with its weights, and does preprocess: fit it? {_SWITCH}",
             )

@@ -97,6 +97,7 @@ def run_chain(
     chunks = (Chunk(batch, plan.content, plan.keys) for batch in batches if batch.num_rows)
     for chunk in pipeline.run(chunks):
         yield from chunk.to_arrow(labels)
+    model.finish()
 
 
 class _LazyModel:
@@ -124,6 +125,11 @@ class _LazyModel:
         for inputs, rows in batch.groups():
             self._open().run(inputs, rows)
         self._meter.settled(len(batch.rows), batch.error_counts())
+
+    def finish(self) -> None:
+        """Ends the task."""
+        if self._predictor is not None:
+            self._predictor.finish()
 
     def _open(self) -> Predictor:
         with self._opening:

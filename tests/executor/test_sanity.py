@@ -93,3 +93,14 @@ def test_a_task_of_a_blind_model_fails_and_the_check_can_be_turned_off(tmp_path)
         run(fake_plan(tmp_path, blind=True, postprocess=PostprocessSpec(activation="softmax")), rows)
     unchecked = PostprocessSpec(activation="softmax", check=False)
     assert len(run(fake_plan(tmp_path, blind=True, postprocess=unchecked), rows)) == 12
+
+
+def test_a_small_task_is_judged_at_its_end(tmp_path):
+    rows = batch(*(png_of(10 * i, 0, 0) for i in range(5)))
+    with pytest.raises(ModelError, match="same answer for 5 different images"):
+        run(fake_plan(tmp_path, blind=True, postprocess=PostprocessSpec(activation="softmax")), rows)
+
+
+def test_four_images_are_too_few_to_judge(tmp_path):
+    rows = batch(*(png_of(10 * i, 0, 0) for i in range(4)))
+    assert len(run(fake_plan(tmp_path, blind=True, postprocess=PostprocessSpec(activation="softmax")), rows)) == 4
