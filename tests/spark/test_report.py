@@ -117,7 +117,7 @@ def test_a_run_that_fails_leaves_one_too(
     with pytest.raises(Exception, match="0000"):
         run_job(job(tmp_path, {"images": str(photos)}, report=str(report)))
     found, page = report_of(report)
-    assert (found["state"], found["error"]["exit_status"]) == ("failed", 1)
+    assert (found["state"], found["error"]["exit_status"]) == ("failed", 2)
     assert "0000" in found["error"]["message"]
     assert "before its table was written" in found["table"]["note"]
     assert "✕ failed" in page
