@@ -84,5 +84,6 @@ readme: $(STAMP) ## write the generated parts of README.md
 	$(BIN)/python -m sparkinfer.driver.spec_reference --write README.md
 
 clean: ## remove what was generated, but not .venv
+	@! [ -e $(CLUSTER)/cluster.json ] || $(MAKE) --no-print-directory cluster-stop
 	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage
 	find sparkinfer jobs deploy tests -name __pycache__ -prune -exec rm -rf {} +
