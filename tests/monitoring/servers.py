@@ -95,7 +95,9 @@ def prometheus(folder: Path) -> Iterator[Prometheus]:
 def pushgateway(folder: Path) -> Iterator[str]:
     """Runs a Pushgateway until the context is left; gives its URL."""
     address = f"{LOOPBACK}:{free_port()}"
-    with _running(["prometheus-pushgateway", f"--web.listen-address={address}"], folder / "pushgateway.log"):
+    # Debian's keeps what it was told in a file of the system's by default, for the next one to remember.
+    options = [f"--web.listen-address={address}", f"--persistence.file={folder / 'pushgateway.data'}"]
+    with _running(["prometheus-pushgateway", *options], folder / "pushgateway.log"):
         wait_for(lambda: get(f"http://{address}/-/ready"), "Pushgateway")
         yield f"http://{address}"
 

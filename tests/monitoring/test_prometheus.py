@@ -14,10 +14,11 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
@@ -203,8 +204,9 @@ def host_of(url: str) -> str:
 def watch(job: Job, server: Prometheus, gateway: str) -> Watched:
     missing = panels_without_data(job, server)
     names = server.ask("label/name/values", **{"match[]": NAMES_OF})
-    targets = server.targets_up()
-    rules = {rule["name"]: rule["health"] for group in server.ask("rules")["groups"] for rule in group["rules"]}
+    # A busy machine misses a scrape now and then, and evaluates rules late.
+    targets = settled(server.targets_up, lambda up: all(up.values()))
+    rules = settled(lambda: health_of_rules(server), lambda health: "unknown" not in health.values())
     files = job.waves * PHOTOS_A_WAVE
     page = wait_for(lambda: settled_page(job.page, files), "page of a job that waits")
     expected = job.counts()
@@ -215,6 +217,17 @@ def watch(job: Job, server: Prometheus, gateway: str) -> Watched:
     scraped = wait_for(lambda: server.values(query) or None, "scrape of the gateway")
     assert job.counts() == expected
     return Watched(missing, names, targets, rules, page, expected, files, pushed, scraped, status)
+
+
+def health_of_rules(server: Prometheus) -> dict[str, str]:
+    return {rule["name"]: rule["health"] for group in server.ask("rules")["groups"] for rule in group["rules"]}
+
+
+def settled(ask: Callable[[], Any], is_right: Callable[[Any], bool]) -> Any:
+    """What is told once it is right, or after a time whatever is told."""
+    with contextlib.suppress(TimeoutError):
+        wait_for(lambda: is_right(ask()) or None, "an answer that is right")
+    return ask()
 
 
 def panels_without_data(job: Job, server: Prometheus) -> dict[str, str]:
