@@ -1,8 +1,9 @@
-"""One pass of the model over one input, into one place. Driver side."""
+"""A run, and one pass of its model over one input, into one place. Driver side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -15,23 +16,57 @@ from sparkinfer.driver.inputs import Input, finish
 from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.names import quoted
+from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.predict import results, stamps
 from sparkinfer.driver.session import own_arrow_limits
-from sparkinfer.driver.shard import Sharding
+from sparkinfer.driver.shard import Sharding, shard
 from sparkinfer.executor.report import Tally
 
-__all__ = ["count_table", "measures", "predict_into"]
+__all__ = ["Run", "count_table", "cut", "measures", "predict_into"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a job, and who is told how it goes.
+
+    Attributes:
+        spark: the session.
+        spec: the job.
+        model: its model.
+        run_id: this run's.
+        live: told of rows and tasks.
+        phases: names what is done.
+    """
+
+    spark: SparkSession
+    spec: JobSpec
+    model: Model
+    run_id: str
+    live: LiveRun
+    phases: Phases
+
+
+def cut(run: Run, source: Input, detail: str = "") -> Sharding:
+    """The tasks of an input.
+
+    Args:
+        run: whose.
+        source: the rows.
+        detail: more to tell of this time: `snapshot 7`.
+
+    Raises:
+        EmptySourceError: no row is chosen.
+    """
+    with run.phases.phase("sharding", detail):
+        return shard(run.spark, source, run.spec.sharding, run.spark.sparkContext.defaultParallelism)
 
 
 def predict_into(
     write: Callable[[DataFrame], None],
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
+    run: Run,
     source: Input,
     sharding: Sharding,
-    run_id: str,
-    live: LiveRun,
+    detail: str = "",
     *,
     rows: int | None,
     tasks: int | None = None,
@@ -41,13 +76,10 @@ def predict_into(
 
     Args:
         write: runs the query that it is given, once, and makes its rows visible.
-        spark: the session.
-        spec: the job.
-        model: its model.
+        run: whose.
         source: the rows.
         sharding: of `source`.
-        run_id: this run's.
-        live: told how it goes.
+        detail: more to tell of this time: `snapshot 7`.
         rows: of the whole run, where their number is known.
         tasks: of the whole run, where their number is known.
         before: what earlier passes of this run have committed.
@@ -59,10 +91,15 @@ def predict_into(
         BudgetExceededError: stopped early: so many rows fail that the rest cannot help.
         SinkError: it cannot be written.
     """
+    spark, spec = run.spark, run.spec
     own_arrow_limits(spark, spec.batch.max_bytes, source.mean_bytes)
     watching = Budget(spec.errors).watching(spark, spec.sink.target, rows=rows, tasks=tasks, before=before)
-    with watching as budget, live.watching(budget, rows=rows, known=source.known, before=before) as live_pass:
-        plan = model.plan(
+    with (
+        run.phases.phase("predict and write", detail),
+        watching as budget,
+        run.live.watching(budget, rows=rows, known=source.known, before=before) as live_pass,
+    ):
+        plan = run.model.plan(
             spark,
             content=source.content_column,
             keys=source.content_keys,
@@ -72,8 +109,8 @@ def predict_into(
             telemetry=live_pass.target,
         )
         predictions = results(sharding.content, plan, spec.engine)
-        table = finish(source, predictions, stamps(model.inspected, run_id))
-        observation = Observation(f"sparkinfer-{run_id}")
+        table = finish(source, predictions, stamps(run.model.inspected, run.run_id))
+        observation = Observation(f"sparkinfer-{run.run_id}")
         with sharding.applied(spark):
             write(table.observe(observation, *measures(source.keys[0])))
         exact = _tally(observation.get)

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 from threading import Event
 
-from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.markup import escape
 
@@ -24,7 +23,7 @@ from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget, expected_rows
 from sparkinfer.driver.checkpoint import Checkpoint
-from sparkinfer.driver.execution import predict_into
+from sparkinfer.driver.execution import Run, cut, predict_into
 from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.last_cause import told_by_workers
 from sparkinfer.driver.latency import Latency
@@ -41,7 +40,6 @@ from sparkinfer.driver.report import Reporter
 from sparkinfer.driver.resume import recover_output, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
 from sparkinfer.driver.session import get_session, is_local_master
-from sparkinfer.driver.shard import shard
 from sparkinfer.driver.sink_checks import check_apart, check_checkpoint
 from sparkinfer.driver.write import check_local_target, check_target, write
 from sparkinfer.executor.device import resolve_device
@@ -147,6 +145,7 @@ def run_job(
     latency = Latency()
     phases = Phases(spark, spec.name, run_id, {"start": time.monotonic() - started})
     live = LiveRun(spark, run_id, messages=spec.progress.live)
+    run = Run(spark, spec, model, run_id, live, phases)
     reporter = Reporter(spark, spec, run_id, found, live.telemetry, phases, began)
     metrics = run_metrics(
         spark, spec, found.spec, live.telemetry, latency, lambda text: tell(f"[bold]metrics[/]   {escape(text)}")
@@ -154,11 +153,11 @@ def run_job(
     progress = Progress(out, live.telemetry, spec.progress.every_seconds)
     with live, metrics, progress, reporter.of_failure(), told_by_workers():
         if retry_codes is not None:
-            done = _retry(spark, spec, model, run_id, live, phases, tell, retry_codes)
+            done = _retry(run, tell, retry_codes)
         elif spec.resume is None:
-            done = _plain(spark, spec, model, run_id, live, phases, tell)
+            done = _plain(run, tell)
         else:
-            done = _resumable(spark, spec, model, run_id, live, phases, tell, stop, latency)
+            done = _resumable(run, tell, stop, latency)
     counts = done.counts
     result = JobResult(
         run_id=run_id,
@@ -185,59 +184,39 @@ def run_job(
 
 
 def _plain(
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
-    run_id: str,
-    live: LiveRun,
-    phases: Phases,
+    run: Run,
     tell: Callable[[str], None],
 ) -> _Done:
     """One job, all or nothing."""
-    with phases.phase("listing" if spec.source.kind in {"images", "paths"} else "schema"):
+    spark, spec = run.spark, run.spec
+    with run.phases.phase("listing" if spec.source.kind in {"images", "paths"} else "schema"):
         source = read_source(spark, spec.source)
         check_target(spark, spec.sink, [*source.keys, *(c.name for c in PREDICTION_COLUMNS)])
     tell(f"[bold]input[/]     {escape(source.describe())}")
-    with phases.phase("sharding"):
-        sharding = shard(spark, source, spec.sharding, spark.sparkContext.defaultParallelism)
+    sharding = cut(run, source)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
-    with phases.phase("predict and write"):
-        counts = predict_into(
-            lambda table: write(table, spec.sink, run_id),
-            spark,
-            spec,
-            model,
-            source,
-            sharding,
-            run_id,
-            live,
-            rows=expected_rows(source),
-            tasks=sharding.partitions,
-        )
+    counts = predict_into(
+        lambda table: write(table, spec.sink, run.run_id),
+        run,
+        source,
+        sharding,
+        rows=expected_rows(source),
+        tasks=sharding.partitions,
+    )
     return _Done(counts, sharding.reason, sharding.partitions, source.left_out)
 
 
 def _resumable(
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
-    run_id: str,
-    live: LiveRun,
-    phases: Phases,
+    run: Run,
     tell: Callable[[str], None],
     stop: Event | None,
     latency: Latency,
 ) -> _Done:
     """A series of snapshots."""
     progress = run_snapshots(
-        spark,
-        spec,
-        model,
-        run_id,
-        live,
-        phases,
+        run,
         say=lambda text: tell(f"[bold]resume[/]    {escape(text)}"),
-        after_snapshot=partial(_check_so_far, spec),
+        after_snapshot=partial(_check_so_far, run.spec),
         committed=latency.committed,
         stop=stop,
     )
@@ -252,36 +231,27 @@ def _resumable(
 
 
 def _retry(
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
-    run_id: str,
-    live: LiveRun,
-    phases: Phases,
+    run: Run,
     tell: Callable[[str], None],
     codes: Sequence[str],
 ) -> _Done:
     """The failed rows of an earlier output, in their own places."""
     with contextlib.ExitStack() as held:
-        if spec.resume is not None:  # nobody may add snapshots meanwhile
-            checkpoint = Checkpoint(spark, spec.resume.checkpoint)
-            held.enter_context(locked(checkpoint, run_id, tell))
+        if run.spec.resume is not None:  # nobody may add snapshots meanwhile
+            checkpoint = Checkpoint(run.spark, run.spec.resume.checkpoint)
+            held.enter_context(locked(checkpoint, run.run_id, tell))
             if not checkpoint.is_new:
-                recover_output(spark, spec, checkpoint)
-        return _retried(spark, spec, model, run_id, live, phases, tell, codes)
+                recover_output(run.spark, run.spec, checkpoint)
+        return _retried(run, tell, codes)
 
 
 def _retried(
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
-    run_id: str,
-    live: LiveRun,
-    phases: Phases,
+    run: Run,
     tell: Callable[[str], None],
     codes: Sequence[str],
 ) -> _Done:
-    with phases.phase("failed rows"):
+    spark, spec = run.spark, run.spec
+    with run.phases.phase("failed rows"):
         retry = find_failed(spark, spec, codes)
     tell(f"[bold]retry[/]     {escape(retry.describe())}")
     if retry.snapshots and spec.resume is None:
@@ -293,22 +263,16 @@ def _retried(
     counts = Tally(retry.counts.rows, dict(retry.counts.errors), dict(retry.counts.samples))
     if retry.source is None:
         return _Done(counts, "nothing to run")
-    with phases.phase("sharding"):
-        sharding = shard(spark, retry.source, spec.sharding, spark.sparkContext.defaultParallelism)
+    sharding = cut(run, retry.source)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
-    with phases.phase("predict and write"):
-        again = predict_into(
-            lambda table: write_retried(spark, retry, table, spec.sink, run_id),
-            spark,
-            spec,
-            model,
-            retry.source,
-            sharding,
-            run_id,
-            live,
-            rows=counts.rows + retry.rows,
-            before=counts,
-        )
+    again = predict_into(
+        lambda table: write_retried(spark, retry, table, spec.sink, run.run_id),
+        run,
+        retry.source,
+        sharding,
+        rows=counts.rows + retry.rows,
+        before=counts,
+    )
     counts.add(again)
     return _Done(counts, sharding.reason, sharding.partitions, retried=again.rows)
 

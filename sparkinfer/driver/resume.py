@@ -27,17 +27,14 @@ from sparkinfer.core.errors import EmptySourceError, SourceError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import JobSpec, ResumeSpec
 from sparkinfer.driver.checkpoint import Checkpoint
-from sparkinfer.driver.execution import predict_into
+from sparkinfer.driver.execution import Run, cut, predict_into
 from sparkinfer.driver.fingerprint import fingerprint
 from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.ledger import Ledger
 from sparkinfer.driver.listing import hadoop_path
-from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.lock import Lock, locked
-from sparkinfer.driver.model import Model
 from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.row_input import open_rows, rows_of
-from sparkinfer.driver.shard import shard
 from sparkinfer.driver.snapshot_sink import SnapshotSink
 from sparkinfer.driver.snapshots import Found, find, is_streamed, snapshots
 from sparkinfer.driver.streaming import stream_snapshots
@@ -69,17 +66,12 @@ class Progress:
     left_out: dict[str, int] = field(default_factory=dict)
 
 
-class _Run:
-    """One run on a locked checkpoint."""
+class _Series:
+    """The snapshots of one run on a locked checkpoint."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        spec: JobSpec,
-        model: Model,
-        run_id: str,
-        live: LiveRun,
-        phases: Phases,
+        run: Run,
         sink: SnapshotSink,
         ledger: Ledger,
         lock: Lock,
@@ -90,8 +82,7 @@ class _Run:
         self.progress = Progress()
         self._rows: int | None = None  # of the whole run
         self._share: float | None = None  # of the run's inputs that are done
-        self._spark, self._spec, self._model, self._run_id = spark, spec, model, run_id
-        self._live, self._phases = live, phases
+        self._run, self._spark, self._spec = run, run.spark, run.spec
         self._sink, self._ledger, self._lock = sink, ledger, lock
         self._say, self._after_snapshot, self._committed = say, after_snapshot, committed
 
@@ -143,7 +134,7 @@ class _Run:
 
     def _adopted(self, number: int) -> bool:
         """Whether the output of a snapshot without a mark is there: then it is marked."""
-        with self._phases.phase("recovery", f"snapshot {number}"):
+        with self._run.phases.phase("recovery", f"snapshot {number}"):
             counts = self._sink.written(number)
         if counts is None:
             return False
@@ -162,27 +153,22 @@ class _Run:
         started = time.monotonic()
         snapshot = f"snapshot {number}"
         try:
-            with self._phases.phase("sharding", snapshot):
-                sharding = shard(self._spark, source, self._spec.sharding, self._spark.sparkContext.defaultParallelism)
+            sharding = cut(self._run, source, snapshot)
         except EmptySourceError:  # where and sample chose none of these files' rows
             self._commit(number, Tally(), 0.0)
             return
         self.progress.sharding = sharding.reason
         target = self._sink.of(number)
         self._lock.check()
-        with self._phases.phase("predict and write", snapshot):
-            counts = predict_into(
-                lambda table: write(table, target, self._run_id),
-                self._spark,
-                self._spec,
-                self._model,
-                source,
-                sharding,
-                self._run_id,
-                self._live,
-                rows=self._rows,
-                before=self.progress.counts,
-            )
+        counts = predict_into(
+            lambda table: write(table, target, self._run.run_id),
+            self._run,
+            source,
+            sharding,
+            snapshot,
+            rows=self._rows,
+            before=self.progress.counts,
+        )
         seconds = time.monotonic() - started
         self._commit(number, counts, seconds)
         self._committed(modified, counts.rows, seconds)
@@ -195,7 +181,7 @@ class _Run:
 
     def _commit(self, number: int, counts: Tally, seconds: float) -> None:
         outcome: dict[str, Any] = {
-            "run_id": self._run_id,
+            "run_id": self._run.run_id,
             "rows": counts.rows,
             "errors": counts.errors,
             "seconds": round(seconds, 3),
@@ -208,12 +194,7 @@ class _Run:
 
 
 def run_snapshots(
-    spark: SparkSession,
-    spec: JobSpec,
-    model: Model,
-    run_id: str,
-    live: LiveRun,
-    phases: Phases,
+    run: Run,
     *,
     say: Callable[[str], None],
     after_snapshot: Callable[[Tally, int | None, float | None], None],
@@ -223,8 +204,7 @@ def run_snapshots(
     """Runs a job with `resume:` until nothing is left to do, or for ever with `resume.trigger`.
 
     Args:
-        live: told how it goes.
-        phases: names what is done.
+        run: of the job.
         say: told what happens.
         after_snapshot: told the counts of this run so far, the rows of the whole run and the share of its inputs that
             is done, where they are known; what it raises ends the run, committed output stays.
@@ -234,32 +214,33 @@ def run_snapshots(
     Raises:
         SpecError: the checkpoint is another job's, in use, or damaged; or such an input cannot be resumed.
     """
+    spark, spec = run.spark, run.spec
     resume = _resume(spec)
     streamed = is_streamed(spark, spec)
     checkpoint = Checkpoint(spark, resume.checkpoint)
-    with locked(checkpoint, run_id, say) as lock:
-        found = None if streamed else _found(spark, spec, phases)
+    with locked(checkpoint, run.run_id, say) as lock:
+        found = None if streamed else _found(spark, spec, run.phases)
         keys = rows_of(open_rows(spark, spec.source), spec.source).keys if streamed else _keys(found, spec)
         check_format(spark, spec.sink, [*keys, *(c.name for c in PREDICTION_COLUMNS)])
         sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
         if checkpoint.is_new:
             sink.check_new()
-        checkpoint.claim(fingerprint(spec, model.inspected, keys, partial(_qualified, spark)))
+        checkpoint.claim(fingerprint(spec, run.model.inspected, keys, partial(_qualified, spark)))
         ledger = Ledger(spark, checkpoint)
         sink.recover(ledger, planned=not streamed)
-        run = _Run(spark, spec, model, run_id, live, phases, sink, ledger, lock, say, after_snapshot, committed)
+        series = _Series(run, sink, ledger, lock, say, after_snapshot, committed)
         if streamed:
-            stream_snapshots(spark, spec, checkpoint, run.batch, stop)
-            return run.progress
+            stream_snapshots(spark, spec, checkpoint, series.batch, stop)
+            return series.progress
         while True:
             if found is not None:
-                run.progress.left_out = dict(found.left_out)
-                run.files(found)
+                series.progress.left_out = dict(found.left_out)
+                series.files(found)
             if resume.trigger_seconds is None:
-                return run.progress
+                return series.progress
             if (stop or Event()).wait(resume.trigger_seconds):
-                return run.progress
-            found = _found(spark, spec, phases)
+                return series.progress
+            found = _found(spark, spec, run.phases)
 
 
 def _qualified(spark: SparkSession, path: str) -> str:
