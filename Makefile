@@ -74,14 +74,14 @@ check: $(STAMP) ## lint, format, types, import contracts, README reference
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/python -m sparkinfer.driver.spec_reference --check README.md
+	$(BIN)/python -m sparkinfer.driver.specs.reference --check README.md
 
 fmt: $(STAMP) ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
 readme: $(STAMP) ## write the generated parts of README.md
-	$(BIN)/python -m sparkinfer.driver.spec_reference --write README.md
+	$(BIN)/python -m sparkinfer.driver.specs.reference --write README.md
 
 clean: ## remove what was generated, but not .venv
 	@! [ -e $(CLUSTER)/cluster.json ] || $(MAKE) --no-print-directory cluster-stop

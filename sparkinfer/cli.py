@@ -214,7 +214,7 @@ def plan(
 
         spec = load_job(job, sets or ())
 
-        from sparkinfer.driver.plan_show import plan_command
+        from sparkinfer.driver.planning.show import plan_command
 
         plan_command(spec, profile=profile, cluster=cluster, files=files, mean_size=mean_size, as_json=as_json)
 
@@ -351,7 +351,7 @@ def _exit_status(*, debug: bool) -> Iterator[None]:
 
 
 def _tell(text: str) -> None:
-    from sparkinfer.driver.yarn_diagnostics import quote_in_diagnostics
+    from sparkinfer.driver.spark.yarn_diagnostics import quote_in_diagnostics
 
     typer.echo(text, err=True)
     quote_in_diagnostics(text)

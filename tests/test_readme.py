@@ -17,8 +17,8 @@ from sparkinfer import cli
 from sparkinfer.core.errors import ErrorCode
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.config import load_job
-from sparkinfer.driver.spec_fields import all_keys
-from sparkinfer.driver.spec_reference import fill, main
+from sparkinfer.driver.specs.fields import all_keys
+from sparkinfer.driver.specs.reference import fill, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -89,7 +89,7 @@ def test_commands_are_taken(arguments, monkeypatch, tmp_path):
     for module, function in (
         ("job", "run_job"),
         ("validate", "validate_command"),
-        ("plan_show", "plan_command"),
+        ("planning.show", "plan_command"),
     ):
         stand_in = types.ModuleType(f"sparkinfer.driver.{module}")
         setattr(stand_in, function, lambda spec, *_, **__: specs.append(spec))

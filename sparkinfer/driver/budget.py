@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import BudgetExceededError
 from sparkinfer.core.spec import ErrorsSpec
-from sparkinfer.driver.inputs import Input
+from sparkinfer.driver.sources.inputs import Input
 from sparkinfer.executor.report import Tally, TallyParam
 
 __all__ = ["Budget", "expected_rows"]

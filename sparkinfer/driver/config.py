@@ -15,10 +15,9 @@ from pydantic import BaseModel, ValidationError
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.secrets import MASK, is_secret_name
 from sparkinfer.core.spec import SOURCE_KINDS, JobSpec
-from sparkinfer.driver.job_file import JobFile, parse_job_file, parse_value, read_text
 from sparkinfer.driver.paths import unusable
-from sparkinfer.driver.spec_errors import spec_error
-from sparkinfer.driver.spec_fields import (
+from sparkinfer.driver.specs.errors import spec_error
+from sparkinfer.driver.specs.fields import (
     annotation_at,
     block_of,
     field_at,
@@ -27,6 +26,7 @@ from sparkinfer.driver.spec_fields import (
     takes_text,
     type_in_words,
 )
+from sparkinfer.driver.specs.job_file import JobFile, parse_job_file, parse_value, read_text
 from sparkinfer.driver.wording import dotted, printable, shown
 
 __all__ = ["load_job", "parse_setting", "validated"]

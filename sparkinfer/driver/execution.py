@@ -12,14 +12,14 @@ from pyspark.sql import functions as F
 from sparkinfer.core.errors import ErrorCode
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget
-from sparkinfer.driver.inputs import Input, finish
-from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.names import quoted
 from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.predict import results, stamps
 from sparkinfer.driver.session import own_arrow_limits
 from sparkinfer.driver.shard import Sharding, shard
+from sparkinfer.driver.sources.inputs import Input, finish
+from sparkinfer.driver.watching.live import LiveRun
 from sparkinfer.executor.report import Tally
 
 __all__ = ["Run", "count_table", "cut", "measures", "predict_into"]

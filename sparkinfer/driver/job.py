@@ -22,25 +22,25 @@ from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget, expected_rows
-from sparkinfer.driver.checkpoint import Checkpoint
+from sparkinfer.driver.checkpoints.checkpoint import Checkpoint
+from sparkinfer.driver.checkpoints.lock import locked
 from sparkinfer.driver.execution import Run, cut, predict_into
-from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.last_cause import told_by_workers
-from sparkinfer.driver.latency import Latency
-from sparkinfer.driver.live import LiveRun
-from sparkinfer.driver.lock import locked
-from sparkinfer.driver.metrics import check_metrics, run_metrics
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.predict import new_run_id
-from sparkinfer.driver.progress import Progress
 from sparkinfer.driver.read import check_local_source, read_source
 from sparkinfer.driver.report import Reporter
 from sparkinfer.driver.resume import recover_output, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
 from sparkinfer.driver.session import get_session, is_local_master
-from sparkinfer.driver.sink_checks import check_apart, check_checkpoint
+from sparkinfer.driver.sinks.checks import check_apart, check_checkpoint
+from sparkinfer.driver.sources.inputs import size_text
+from sparkinfer.driver.watching.latency import Latency
+from sparkinfer.driver.watching.live import LiveRun
+from sparkinfer.driver.watching.metrics import check_metrics, run_metrics
+from sparkinfer.driver.watching.progress import Progress
 from sparkinfer.driver.write import check_local_target, check_target, write
 from sparkinfer.executor.device import resolve_device
 from sparkinfer.executor.report import Tally

@@ -26,7 +26,7 @@ from sparkinfer.driver.inspect import Inspection, inspect
 from sparkinfer.driver.labels import check_labels, parse_labels
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.resources import SETTINGS, decode_cores, guard_mode
+from sparkinfer.driver.spark.resources import SETTINGS, decode_cores, guard_mode
 from sparkinfer.executor.decode import decoder_of
 from sparkinfer.executor.plan import BroadcastSource, SparkFileSource, TaskPlan
 from sparkinfer.executor.postprocess import effective_classes

@@ -20,8 +20,8 @@ from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.driver.config import validated
 from sparkinfer.driver.helper_process import run_helper
 from sparkinfer.driver.labels import parse_labels
-from sparkinfer.driver.local_files import PREFIX, walk
 from sparkinfer.driver.paths import has_glob, local_path
+from sparkinfer.driver.sources.local_files import PREFIX, walk
 from sparkinfer.executor.optimization_report import REPORT, REQUEST, OptimizeReport, OptimizeRequest, Variant
 
 __all__ = ["optimize", "optimize_command", "report_table"]

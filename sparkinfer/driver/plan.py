@@ -17,22 +17,22 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.spec import JobSpec, SparkSpec
-from sparkinfer.driver.file_tasks import SparkSplit
-from sparkinfer.driver.gpu_requests import place
-from sparkinfer.driver.inputs import size_text
 from sparkinfer.driver.model import Inspected, Model
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.plan_checks import check
-from sparkinfer.driver.plan_facts import Facts, Finding
-from sparkinfer.driver.plan_fleet import Fleet, fleet_of
-from sparkinfer.driver.plan_input import Assumed, Cuts, assume, cut_files, cut_rows, find_local, find_with_spark
-from sparkinfer.driver.plan_memory import PIXELS_PER_BYTE, SHARED_ABOVE, Part, Worker, beside_heap, heap, total
-from sparkinfer.driver.plan_profile import Settings, read_profile
-from sparkinfer.driver.plan_settings import Setting, job_settings, suggested_settings
-from sparkinfer.driver.resource_rule import CPU, GPU, Cluster, Sizing, size_executors
-from sparkinfer.driver.resources import decode_cores
+from sparkinfer.driver.planning.checks import check
+from sparkinfer.driver.planning.facts import Facts, Finding
+from sparkinfer.driver.planning.fleet import Fleet, fleet_of
+from sparkinfer.driver.planning.input import Assumed, Cuts, assume, cut_files, cut_rows, find_local, find_with_spark
+from sparkinfer.driver.planning.memory import PIXELS_PER_BYTE, SHARED_ABOVE, Part, Worker, beside_heap, heap, total
+from sparkinfer.driver.planning.profile import Settings, read_profile
+from sparkinfer.driver.planning.resource_rule import CPU, GPU, Cluster, Sizing, size_executors
+from sparkinfer.driver.planning.settings import Setting, job_settings, suggested_settings
 from sparkinfer.driver.session import get_session
 from sparkinfer.driver.shard import spark_split_settings
+from sparkinfer.driver.sources.inputs import size_text
+from sparkinfer.driver.spark.gpu_requests import place
+from sparkinfer.driver.spark.resources import decode_cores
+from sparkinfer.driver.splits.file_tasks import SparkSplit
 from sparkinfer.executor.batch_size import CPU_CANDIDATES, LARGEST_PROBED
 from sparkinfer.executor.device import read_gpu_facts
 

@@ -17,10 +17,10 @@ from sparkinfer.core.errors import SourceError, SpecError
 from sparkinfer.core.schema import RESULT_COLUMNS, ddl
 from sparkinfer.driver.frames import column as exact
 from sparkinfer.driver.frames import struct
-from sparkinfer.driver.gpu_stage import stage_options
 from sparkinfer.driver.model import Inspected, Model
-from sparkinfer.driver.selection import check_keys
 from sparkinfer.driver.session import own_arrow_limits
+from sparkinfer.driver.sources.selection import check_keys
+from sparkinfer.driver.spark.gpu_stage import stage_options
 from sparkinfer.executor import engines
 from sparkinfer.executor.plan import TaskPlan
 

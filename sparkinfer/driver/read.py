@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver.file_input import find_folders, find_path_table, list_some
-from sparkinfer.driver.inputs import Input, finish
-from sparkinfer.driver.local_files import walk
-from sparkinfer.driver.manifest import open_files
-from sparkinfer.driver.path_table import file_format
 from sparkinfer.driver.paths import has_glob, local_path
-from sparkinfer.driver.row_input import read_rows
+from sparkinfer.driver.sources.file_input import find_folders, find_path_table, list_some
+from sparkinfer.driver.sources.inputs import Input, finish
+from sparkinfer.driver.sources.local_files import walk
+from sparkinfer.driver.sources.path_table import file_format
+from sparkinfer.driver.sources.row_input import read_rows
+from sparkinfer.driver.splits.manifest import open_files
 from sparkinfer.driver.sql_errors import closest
 
 __all__ = ["Input", "check_local_source", "finish", "read_images", "read_source"]

@@ -1,7 +1,7 @@
 """`report:`: report.json and report.html of a run, done or failed. Driver side.
 
-    phases, telemetry, prediction table -> content (report_content) -> report.json
-                                                  + pictures        -> report.html (report_html)
+    phases, telemetry, prediction table -> content (reporting.content) -> report.json
+                                                  + pictures        -> report.html (reporting.html)
 
 What it costs does not grow with the run beyond one Spark job over a few columns of what was written.
 """
@@ -25,12 +25,12 @@ from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.listing import JAVA_ERRORS, java_reason, write_text
 from sparkinfer.driver.model import Inspected
 from sparkinfer.driver.phases import Phases
-from sparkinfer.driver.report_content import Run, content_of, environment_of, versions_of
-from sparkinfer.driver.report_html import page
-from sparkinfer.driver.report_images import Thumbnails, drawing_process, thumbnails
-from sparkinfer.driver.report_sheet import sheet_rows
-from sparkinfer.driver.report_table import TableFigures, figures_of, rows_of_run
-from sparkinfer.driver.telemetry import Telemetry
+from sparkinfer.driver.reporting.content import Run, content_of, environment_of, versions_of
+from sparkinfer.driver.reporting.html import page
+from sparkinfer.driver.reporting.images import Thumbnails, drawing_process, thumbnails
+from sparkinfer.driver.reporting.sheet import sheet_rows
+from sparkinfer.driver.reporting.table import TableFigures, figures_of, rows_of_run
+from sparkinfer.driver.watching.telemetry import Telemetry
 
 __all__ = ["Reporter"]
 

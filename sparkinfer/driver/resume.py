@@ -26,18 +26,18 @@ from pyspark.sql import DataFrame, SparkSession
 from sparkinfer.core.errors import EmptySourceError, SourceError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import JobSpec, ResumeSpec
-from sparkinfer.driver.checkpoint import Checkpoint
+from sparkinfer.driver.checkpoints.checkpoint import Checkpoint
+from sparkinfer.driver.checkpoints.fingerprint import fingerprint
+from sparkinfer.driver.checkpoints.ledger import Ledger
+from sparkinfer.driver.checkpoints.lock import Lock, locked
+from sparkinfer.driver.checkpoints.snapshots import Found, find, is_streamed, snapshots
+from sparkinfer.driver.checkpoints.streaming import stream_snapshots
 from sparkinfer.driver.execution import Run, cut, predict_into
-from sparkinfer.driver.fingerprint import fingerprint
-from sparkinfer.driver.inputs import Input
-from sparkinfer.driver.ledger import Ledger
 from sparkinfer.driver.listing import hadoop_path
-from sparkinfer.driver.lock import Lock, locked
 from sparkinfer.driver.phases import Phases
-from sparkinfer.driver.row_input import open_rows, rows_of
-from sparkinfer.driver.snapshot_sink import SnapshotSink
-from sparkinfer.driver.snapshots import Found, find, is_streamed, snapshots
-from sparkinfer.driver.streaming import stream_snapshots
+from sparkinfer.driver.sinks.snapshot_sink import SnapshotSink
+from sparkinfer.driver.sources.inputs import Input
+from sparkinfer.driver.sources.row_input import open_rows, rows_of
 from sparkinfer.driver.write import check_format, write
 from sparkinfer.executor.report import Tally
 

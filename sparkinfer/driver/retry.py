@@ -25,19 +25,19 @@ from pyspark.sql import functions as F
 from sparkinfer.core.errors import ErrorCode, SinkError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import TRANSACTIONAL, JobSpec, SinkSpec, SourceSpec
-from sparkinfer.driver.file_input import FoundFiles
-from sparkinfer.driver.files import check_names
 from sparkinfer.driver.frames import column, local_frame, settings, to_arrow
-from sparkinfer.driver.inputs import RAW, READ, Input
 from sparkinfer.driver.listing import hadoop_path, names_in
-from sparkinfer.driver.merge import Replaced, check_merge, merge
 from sparkinfer.driver.names import table_name
-from sparkinfer.driver.path_table import look_up
 from sparkinfer.driver.paths import literal
-from sparkinfer.driver.row_input import read_rows
-from sparkinfer.driver.selection import short_name
-from sparkinfer.driver.sink_checks import check_layout
-from sparkinfer.driver.snapshot_sink import COLUMN
+from sparkinfer.driver.sinks.checks import check_layout
+from sparkinfer.driver.sinks.merge import Replaced, check_merge, merge
+from sparkinfer.driver.sinks.snapshot_sink import COLUMN
+from sparkinfer.driver.sources.file_input import FoundFiles
+from sparkinfer.driver.sources.files import check_names
+from sparkinfer.driver.sources.inputs import RAW, READ, Input
+from sparkinfer.driver.sources.path_table import look_up
+from sparkinfer.driver.sources.row_input import read_rows
+from sparkinfer.driver.sources.selection import short_name
 from sparkinfer.driver.sql_errors import quiet, sentence
 from sparkinfer.driver.write import put_back, write
 from sparkinfer.executor.report import Tally

@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.secrets import SETTING_PATTERN
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.gateway import effective, has_context, start_context, start_java, without
-from sparkinfer.driver.gpu_requests import MODEL_GPUS, SETTINGS, TASK_GPUS, check_requests, place
-from sparkinfer.driver.jvm import archive_options
-from sparkinfer.driver.standalone import check_workers
+from sparkinfer.driver.spark.gateway import effective, has_context, start_context, start_java, without
+from sparkinfer.driver.spark.gpu_requests import MODEL_GPUS, SETTINGS, TASK_GPUS, check_requests, place
+from sparkinfer.driver.spark.jvm import archive_options
+from sparkinfer.driver.spark.standalone import check_workers
 
 __all__ = ["arrow_limits", "find_java", "get_session", "is_local_master", "own_arrow_limits"]
 

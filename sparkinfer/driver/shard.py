@@ -4,7 +4,7 @@ The modes say what every task should have the same of: `files` images, `bytes` b
 and images to infer, see `packing.ROW_COST`). `none` leaves it to Spark. `auto` is `hybrid` where it helps.
 
 Files cost nothing to spread: none has been read, and `manifest` decides which task opens which. Rows that carry their
-bytes can only be moved through a shuffle: `shard_rows`.
+bytes can only be moved through a shuffle: `splits.rows`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from sparkinfer.driver.file_tasks import SparkSplit, file_tasks
-from sparkinfer.driver.inputs import FileSet, Input
-from sparkinfer.driver.packing import LED, leading_sizes
-from sparkinfer.driver.shard_rows import shard_rows
-from sparkinfer.driver.sharding import Sharding
+from sparkinfer.driver.sources.inputs import FileSet, Input
+from sparkinfer.driver.splits.file_tasks import SparkSplit, file_tasks
+from sparkinfer.driver.splits.packing import LED, leading_sizes
+from sparkinfer.driver.splits.rows import shard_rows
+from sparkinfer.driver.splits.sharding import Sharding
 
 __all__ = ["Sharding", "shard", "spark_split_settings"]
 

@@ -25,13 +25,13 @@ from sparkinfer.core.errors import ModelError, UserError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.frames import column
 from sparkinfer.driver.helper_process import run_helper
-from sparkinfer.driver.inputs import Input
 from sparkinfer.driver.job import check_before_spark
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.predict import results
 from sparkinfer.driver.read import read_source
 from sparkinfer.driver.session import get_session, own_arrow_limits
 from sparkinfer.driver.shard import shard
+from sparkinfer.driver.sources.inputs import Input
 from sparkinfer.executor.plan import LocalFileSource, TaskPlan
 from sparkinfer.executor.postprocess import effective_classes
 from sparkinfer.executor.sanity import TOLERANCE

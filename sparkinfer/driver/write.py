@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.listing import hadoop_conf, hadoop_path, names_in
-from sparkinfer.driver.merge import Replaced, check_merge, merge
 from sparkinfer.driver.names import quoted, table_name, table_parts
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.sink_checks import check_holds_arrays, check_layout, explained_sink
+from sparkinfer.driver.sinks.checks import check_holds_arrays, check_layout, explained_sink
+from sparkinfer.driver.sinks.merge import Replaced, check_merge, merge
 
 __all__ = ["check_format", "check_local_target", "check_target", "put_back", "write"]
 

@@ -1,6 +1,6 @@
 """Small pictures of some images: `python -m sparkinfer.executor.thumbnails`, JSON on stdin, lines of JSON on stdout.
 
-The driver runs this in a process of its own (`driver.report_images`), so that an image which takes a native decoder
+The driver runs this in a process of its own (`driver.reporting.images`), so that an image which takes a native decoder
 down costs its own thumbnail and nothing else. Imports no framework.
 
 Request: `files` (local paths), `preprocess` (the job's block, as plain data), `edge` and `seconds`. Answer, for each

@@ -12,11 +12,11 @@ from sparkinfer.core.model_spec import Artifact, ModelSpec, Signature, TensorInf
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.core.telemetry import DeviceFigures, Figures, TaskState
 from sparkinfer.driver.model import Inspected
-from sparkinfer.driver.report_content import Run, content_of
-from sparkinfer.driver.report_html import page
-from sparkinfer.driver.report_images import Thumbnails
-from sparkinfer.driver.report_table import CONFIDENCE_BINS, FailedRow, LabelCount, Prediction, TableFigures
-from sparkinfer.driver.telemetry import Sample, Snapshot, TaskRecord
+from sparkinfer.driver.reporting.content import Run, content_of
+from sparkinfer.driver.reporting.html import page
+from sparkinfer.driver.reporting.images import Thumbnails
+from sparkinfer.driver.reporting.table import CONFIDENCE_BINS, FailedRow, LabelCount, Prediction, TableFigures
+from sparkinfer.driver.watching.telemetry import Sample, Snapshot, TaskRecord
 from tests.images import encode, noise
 
 __all__ = ["HOSTILE", "content", "hostile_page", "run", "sample_page", "table"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.job_file import parse_job_file, read_text
+from sparkinfer.driver.specs.job_file import parse_job_file, read_text
 
 
 def refusal(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.core.errors import UserError
-from sparkinfer.driver.gpu_requests import check_requests, place
+from sparkinfer.driver.spark.gpu_requests import check_requests, place
 
 MASTER = "spark.master"
 TASK = "spark.task.resource.gpu.amount"

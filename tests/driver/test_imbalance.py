@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from sparkinfer.core.telemetry import TaskState
-from sparkinfer.driver.imbalance import Imbalance, imbalance
-from sparkinfer.driver.latency import Latency
-from sparkinfer.driver.telemetry import TaskRecord
+from sparkinfer.driver.watching.imbalance import Imbalance, imbalance
+from sparkinfer.driver.watching.latency import Latency
+from sparkinfer.driver.watching.telemetry import TaskRecord
 
 
 def record(partition, seconds, *, stage=1, host="a", rows=10, state=TaskState.ENDED):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkinfer.driver.jvm import archive_options
+from sparkinfer.driver.spark.jvm import archive_options
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from sparkinfer.core.errors import SourceError
-from sparkinfer.driver.local_files import look_up, walk
+from sparkinfer.driver.sources.local_files import look_up, walk
 
 
 def listed(folder, **options):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.lock import STALE_SECONDS, locked
+from sparkinfer.driver.checkpoints.lock import STALE_SECONDS, locked
 
 
 class Folder:
@@ -83,7 +83,7 @@ def test_the_kernel_lets_go_of_a_killed_run(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
         "from types import SimpleNamespace\n"
-        "from sparkinfer.driver.lock import locked\n"
+        "from sparkinfer.driver.checkpoints.lock import locked\n"
         "with locked(SimpleNamespace(folder=sys.argv[1]), 'first', print):\n"
         "    print('held', flush=True)\n"
         "    sys.stdin.read()\n"

@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from sparkinfer.core.errors import ErrorCode, MissingExtraError, SpecError
 from sparkinfer.core.spec import MetricsSpec
 from sparkinfer.core.telemetry import STAGES, DeviceFigures, Figures
-from sparkinfer.driver.imbalance import Imbalance
-from sparkinfer.driver.latency import LatencyHistogram
-from sparkinfer.driver.metrics import check_metrics, exposed
-from sparkinfer.driver.metrics_page import Page, RunLabels
-from sparkinfer.driver.telemetry import Snapshot, TaskCounts
+from sparkinfer.driver.watching.imbalance import Imbalance
+from sparkinfer.driver.watching.latency import LatencyHistogram
+from sparkinfer.driver.watching.metrics import check_metrics, exposed
+from sparkinfer.driver.watching.metrics_page import Page, RunLabels
+from sparkinfer.driver.watching.telemetry import Snapshot, TaskCounts
 from tests.monitoring.fake_gateway import Gateway
 from tests.monitoring.servers import LOOPBACK
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkinfer.driver.packing import (
+from sparkinfer.driver.splits.packing import (
     ROW_COST,
     SPLIT,
     heaviest_over_mean,

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from sparkinfer.driver.plan_checks import check
-from sparkinfer.driver.plan_facts import Facts
-from sparkinfer.driver.plan_fit import overhead_of
-from sparkinfer.driver.plan_fleet import fleet_of
-from sparkinfer.driver.plan_memory import Part
-from sparkinfer.driver.plan_profile import Settings
-from sparkinfer.driver.resource_rule import Cluster
+from sparkinfer.driver.planning.checks import check
+from sparkinfer.driver.planning.facts import Facts
+from sparkinfer.driver.planning.fit import overhead_of
+from sparkinfer.driver.planning.fleet import fleet_of
+from sparkinfer.driver.planning.memory import Part
+from sparkinfer.driver.planning.profile import Settings
+from sparkinfer.driver.planning.resource_rule import Cluster
 
 GIB = 1 << 30
 YARN = {

@@ -12,8 +12,8 @@ from sparkinfer.cli import main
 from sparkinfer.core.errors import EmptySourceError
 from sparkinfer.core.spec import JobSpec, SourceSpec
 from sparkinfer.driver import plan as plan_module
-from sparkinfer.driver.file_tasks import SparkSplit, file_tasks
-from sparkinfer.driver.plan_input import Assumed, assume, cut_files, find_local
+from sparkinfer.driver.planning.input import Assumed, assume, cut_files, find_local
+from sparkinfer.driver.splits.file_tasks import SparkSplit, file_tasks
 
 SPLIT = SparkSplit(128 << 20, 4 << 20, 2)
 

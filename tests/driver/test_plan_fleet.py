@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.driver.plan_fleet import fleet_of, local_cores, manager_of
-from sparkinfer.driver.plan_profile import Settings
-from sparkinfer.driver.resource_rule import Cluster
+from sparkinfer.driver.planning.fleet import fleet_of, local_cores, manager_of
+from sparkinfer.driver.planning.profile import Settings
+from sparkinfer.driver.planning.resource_rule import Cluster
 
 GIB = 1 << 30
 GPU = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sparkinfer.driver import plan_memory
-from sparkinfer.driver.plan_memory import SHARED_ABOVE, Worker, beside_heap, heap, total
+from sparkinfer.driver.planning import memory as plan_memory
+from sparkinfer.driver.planning.memory import SHARED_ABOVE, Worker, beside_heap, heap, total
 
 MIB = 1 << 20
 

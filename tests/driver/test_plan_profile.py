@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.plan_profile import Settings, parse_properties, read_profile, size_bytes
+from sparkinfer.driver.planning.profile import Settings, parse_properties, read_profile, size_bytes
 
 
 def test_a_file_is_read_as_java_reads_properties():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.resource_rule import Cluster, parse_cluster, size_executors
+from sparkinfer.driver.planning.resource_rule import Cluster, parse_cluster, size_executors
 
 GIB = 1 << 30
 

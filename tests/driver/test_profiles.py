@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkinfer.driver.listing import JAVA_ERRORS, java_reason
-from sparkinfer.driver.plan_profile import parse_properties, read_profile
+from sparkinfer.driver.planning.profile import parse_properties, read_profile
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "conf").glob("spark-defaults*.conf"))

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from sparkinfer.core.telemetry import DeviceFigures, Figures, TaskMessage, TaskState
-from sparkinfer.driver.progress import Progress, Window, duration_text
-from sparkinfer.driver.telemetry import Snapshot, TaskCounts, Telemetry
+from sparkinfer.driver.watching.progress import Progress, Window, duration_text
+from sparkinfer.driver.watching.telemetry import Snapshot, TaskCounts, Telemetry
 from sparkinfer.executor.report import Tally
 
 ERRORS = {"EMPTY": 8, "CORRUPT": 30}

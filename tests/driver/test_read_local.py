@@ -6,8 +6,8 @@ import pytest
 
 from sparkinfer.core.errors import SourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver.path_table import file_format
 from sparkinfer.driver.read import check_local_source
+from sparkinfer.driver.sources.path_table import file_format
 from sparkinfer.driver.sql_errors import closest, sentence
 
 

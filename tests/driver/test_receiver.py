@@ -12,7 +12,7 @@ import zmq
 
 from sparkinfer.core.errors import MissingExtraError
 from sparkinfer.core.telemetry import MAX_MESSAGE_BYTES, pack
-from sparkinfer.driver.receiver import Receiver, bind_host, driver_host
+from sparkinfer.driver.watching.receiver import Receiver, bind_host, driver_host
 from tests.core.test_telemetry import message
 
 PATIENCE_S = 30

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from sparkinfer.driver.report_charts import axis, bar, columns, plot, timeline
-from sparkinfer.driver.report_html import rates
-from sparkinfer.driver.report_text import duration, esc, number, percent, short_seconds
+from sparkinfer.driver.reporting.charts import axis, bar, columns, plot, timeline
+from sparkinfer.driver.reporting.html import rates
+from sparkinfer.driver.reporting.text import duration, esc, number, percent, short_seconds
 
 
 @pytest.mark.parametrize(

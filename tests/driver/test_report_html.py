@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 import pytest
 
 from sparkinfer.core.errors import BudgetExceededError
-from sparkinfer.driver.report_content import content_of
-from sparkinfer.driver.report_html import page
-from sparkinfer.driver.report_images import Thumbnails
-from sparkinfer.driver.report_sheet import sheet_rows
+from sparkinfer.driver.reporting.content import content_of
+from sparkinfer.driver.reporting.html import page
+from sparkinfer.driver.reporting.images import Thumbnails
+from sparkinfer.driver.reporting.sheet import sheet_rows
 from tests.driver.report_samples import ENVIRONMENT, HOSTILE, VERSIONS, content, hostile_page, run, sample_page, table
 
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from sparkinfer.core.errors import ErrorCode, RowError
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.driver import report_images
-from sparkinfer.driver.report_images import EDGE, MAX_JPEG_CHARS, draw
+from sparkinfer.driver.reporting import images as report_images
+from sparkinfer.driver.reporting.images import EDGE, MAX_JPEG_CHARS, draw
 from sparkinfer.executor.thumbnails import thumbnail
 from tests.executor import deadly
 from tests.images import CORNERS, corners, encode, exif, good_image, png, quarters

@@ -6,7 +6,7 @@ import pytest
 
 from sparkinfer.core.errors import SpecError
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.sink_checks import check_apart
+from sparkinfer.driver.sinks.checks import check_apart
 
 
 def job(tmp_path, report):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.driver.resources import decode_cores, guard_mode
+from sparkinfer.driver.spark.resources import decode_cores, guard_mode
 
 GPU = "spark.task.resource.gpu.amount"
 MODEL_GPU = "spark.sparkinfer.model.gpus"

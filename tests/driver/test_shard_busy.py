@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparkinfer.driver.shard_rows import busy
+from sparkinfer.driver.splits.rows import busy
 
 
 @pytest.mark.parametrize(

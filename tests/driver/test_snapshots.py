@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparkinfer.core.quantities import amount
-from sparkinfer.driver.fingerprint import differences
-from sparkinfer.driver.snapshots import cut
-from sparkinfer.driver.streaming import admission
+from sparkinfer.driver.checkpoints.fingerprint import differences
+from sparkinfer.driver.checkpoints.snapshots import cut
+from sparkinfer.driver.checkpoints.streaming import admission
 
 
 @pytest.mark.parametrize(

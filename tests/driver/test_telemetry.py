@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from sparkinfer.core.telemetry import DeviceFigures, Figures, TaskMessage, TaskState
-from sparkinfer.driver import telemetry as module
-from sparkinfer.driver.telemetry import Sample, TaskCounts, Telemetry
+from sparkinfer.driver.watching import telemetry as module
+from sparkinfer.driver.watching.telemetry import Sample, TaskCounts, Telemetry
 from sparkinfer.executor.report import Tally
 
 RUNNING, ENDED, FAILED = TaskState.RUNNING, TaskState.ENDED, TaskState.FAILED

@@ -26,9 +26,9 @@ import yaml
 
 from sparkinfer.core.spec import MetricsSpec
 from sparkinfer.core.telemetry import DeviceFigures
-from sparkinfer.driver.metrics import PUSHED_JOB, exposed
-from sparkinfer.driver.metrics_page import Page, RunLabels
-from sparkinfer.driver.telemetry import Snapshot, TaskCounts
+from sparkinfer.driver.watching.metrics import PUSHED_JOB, exposed
+from sparkinfer.driver.watching.metrics_page import Page, RunLabels
+from sparkinfer.driver.watching.telemetry import Snapshot, TaskCounts
 from tests.chaos.kill_job import make_photos
 from tests.images import quarters
 from tests.monitoring.panels import ALERTS, DASHBOARD, panel_queries, told_by

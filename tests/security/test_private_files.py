@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 
 import sparkinfer
 from sparkinfer.core.errors import ModelError
-from sparkinfer.driver.jvm import archive_options
 from sparkinfer.driver.model import _scratch
+from sparkinfer.driver.spark.jvm import archive_options
 from sparkinfer.executor.optimization import _put_in_place
 from sparkinfer.runtimes._onnx_file import bring_external_files, load_model, save_model
 from tests.security.test_model_files import external_model
@@ -142,8 +142,8 @@ def test_a_link_or_a_foreign_file_in_place_of_the_class_archive_is_not_used(java
 
 
 def test_of_many_processes_one_leaves_the_class_archive(java, tmp_path):
-    code = "import sys; from pathlib import Path; from sparkinfer.driver.jvm import _claim; sys.stdin.readline(); "
-    code += "print(_claim(Path(sys.argv[1]), 0.0), flush=True)"
+    code = "import sys; from pathlib import Path; from sparkinfer.driver.spark.jvm import _claim; "
+    code += "sys.stdin.readline(); print(_claim(Path(sys.argv[1]), 0.0), flush=True)"
     claim = tmp_path / "claim"
     racers = [
         subprocess.Popen(

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from sparkinfer import cli
-from sparkinfer.driver.inputs import FileSet
+from sparkinfer.driver.sources.inputs import FileSet
 from tests.executor.chain import png_of
 from tests.spark.models import fake_model_file, worker_calls
 from tests.spark.webhdfs import FakeWebHdfs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver.merge import Replaced, _statement
+from sparkinfer.driver.sinks.merge import Replaced, _statement
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ from sparkinfer.core.spec import JobSpec, SourceSpec
 from sparkinfer.driver.frames import settings
 from sparkinfer.driver.job import run_job
 from sparkinfer.driver.plan import make_plan
-from sparkinfer.driver.plan_input import find_local
+from sparkinfer.driver.planning.input import find_local
 from sparkinfer.driver.read import read_source
 from sparkinfer.driver.shard import shard
 from sparkinfer.driver.shard import spark_split_settings as split_of

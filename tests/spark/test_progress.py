@@ -12,11 +12,11 @@ from pyspark.sql import functions as F
 from rich.console import Console
 
 from sparkinfer.core.spec import SinkSpec
-from sparkinfer.driver import live as live_module
 from sparkinfer.driver.frames import settings
 from sparkinfer.driver.job import run_job
-from sparkinfer.driver.live import LiveRun
 from sparkinfer.driver.predict import results, stamped
+from sparkinfer.driver.watching import live as live_module
+from sparkinfer.driver.watching.live import LiveRun
 from sparkinfer.driver.write import write
 from sparkinfer.executor.report import Tally
 from tests.executor.chain import png_of

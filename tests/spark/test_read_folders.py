@@ -10,10 +10,10 @@ import pytest
 from sparkinfer.core.errors import SourceError, UserError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver import files
 from sparkinfer.driver.listing import write_text
 from sparkinfer.driver.read import finish, read_images, read_source
 from sparkinfer.driver.shard import shard
+from sparkinfer.driver.sources import files
 from tests.spark.inputs import STAMPS, measured, outcome, table_of
 
 pytestmark = pytest.mark.spark

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from sparkinfer.core.errors import BudgetExceededError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.job import run_job
-from sparkinfer.driver.report_images import thumbnails
-from sparkinfer.driver.report_table import LabelCount, figures_of, rows_of_run
+from sparkinfer.driver.reporting.images import thumbnails
+from sparkinfer.driver.reporting.table import LabelCount, figures_of, rows_of_run
 from tests.executor.chain import png_of
 from tests.spark.test_job import job
 

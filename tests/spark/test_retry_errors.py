@@ -11,13 +11,13 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import SinkError, SpecError
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.inputs import finish
 from sparkinfer.driver.job import run_job
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.predict import new_run_id, results, stamps
 from sparkinfer.driver.read import read_source
 from sparkinfer.driver.retry import Retry, find_failed, write_retried
 from sparkinfer.driver.shard import shard
+from sparkinfer.driver.sources.inputs import finish
 from sparkinfer.driver.write import write
 from tests.executor.chain import png_of
 from tests.spark.models import fake_model_file

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from sparkinfer.core.errors import SparkInferError
-from sparkinfer.driver import gateway
 from sparkinfer.driver.job import run_job
+from sparkinfer.driver.spark import gateway
 from tests.executor.chain import png_of
 from tests.spark.test_job import job
 from tests.spark.webhdfs import FakeWebHdfs
@@ -77,7 +77,7 @@ def test_an_error_about_a_uri_shows_no_login(spark, tmp_path):
 SESSION = """
 import sys
 from pyspark.sql import SparkSession
-from sparkinfer.driver.gateway import start_context
+from sparkinfer.driver.spark.gateway import start_context
 start_context({
     "spark.master": "local[1]", "spark.app.name": "ps", "spark.ui.enabled": "false", "spark.driver.host": "localhost",
     "spark.driver.bindAddress": "localhost", "spark.log.level": "ERROR", "spark.driver.memory": "512m",

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.spec import SourceSpec
 from sparkinfer.driver.frames import settings
-from sparkinfer.driver.inputs import FileSet
-from sparkinfer.driver.manifest import open_files
-from sparkinfer.driver.packing import LED, leading_sizes, murmur3, salts, spark_split
 from sparkinfer.driver.read import read_source
 from sparkinfer.driver.shard import shard
+from sparkinfer.driver.sources.inputs import FileSet
+from sparkinfer.driver.splits.manifest import open_files
+from sparkinfer.driver.splits.packing import LED, leading_sizes, murmur3, salts, spark_split
 
 pytestmark = pytest.mark.spark
 

@@ -10,10 +10,10 @@ from pyspark.sql import functions as F
 
 from sparkinfer.core.errors import EmptySourceError
 from sparkinfer.core.spec import SourceSpec
-from sparkinfer.driver import shard_rows
 from sparkinfer.driver.frames import settings
 from sparkinfer.driver.read import read_source
 from sparkinfer.driver.shard import shard
+from sparkinfer.driver.splits import rows as shard_rows
 
 pytestmark = pytest.mark.spark
 

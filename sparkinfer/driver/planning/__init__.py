@@ -1,0 +1,1 @@
+"""The parts of `sparkinfer plan`: facts, arithmetic and checks. Driver side."""

@@ -1,0 +1,1 @@
+"""What report.json and report.html say, and how it looks. Driver side."""

@@ -1,0 +1,1 @@
+"""Where prediction tables go. Driver side."""

@@ -1,0 +1,1 @@
+"""Where images are: files, paths in tables, and rows that carry bytes. Driver side."""

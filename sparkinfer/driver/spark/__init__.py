@@ -1,0 +1,1 @@
+"""What is asked of Spark, its Java and its cluster. Driver side."""

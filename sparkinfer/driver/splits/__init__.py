@@ -1,0 +1,1 @@
+"""How an input is cut into tasks. Driver side."""

@@ -1,0 +1,1 @@
+"""What a run does while it runs: the tasks' messages, progress and metrics. Driver side."""
