@@ -63,7 +63,7 @@ def test_every_temporary_file_is_made_by_tempfile_s_safe_functions():
         assert not any(isinstance(value, str) and value.startswith("/tmp") for value in constants), path
 
 
-SERVERS = {"driver/receiver.py": {"bind"}, "driver/metrics.py": {"start_http_server"}}
+SERVERS = {"driver/watching/receiver.py": {"bind"}, "driver/watching/metrics.py": {"start_http_server"}}
 """What listens, by the call that does it: see `tests/driver/test_receiver.py` and `test_metrics.py`."""
 
 

@@ -13,8 +13,8 @@ import pytest
 from rich.console import Console
 
 from sparkinfer.core.errors import SparkInferError
+from sparkinfer.driver import session
 from sparkinfer.driver.job import run_job
-from sparkinfer.driver.spark import gateway
 from tests.executor.chain import png_of
 from tests.spark.test_job import job
 from tests.spark.webhdfs import FakeWebHdfs
@@ -107,7 +107,7 @@ def command_lines() -> dict[int, bytes]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
 def test_no_secret_setting_is_on_java_s_command_line(tmp_path):
     """As `ps` shows it to every user. pyspark by itself puts all settings there. Nor is a login in Java's own log."""
-    logging_conf = Path(gateway.__file__).with_name("log4j2.properties").as_uri()
+    logging_conf = Path(session.__file__).with_name("log4j2.properties").as_uri()
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
     child = subprocess.Popen(
         [sys.executable, "-c", SESSION, SECRET, logging_conf],
