@@ -40,6 +40,7 @@ __all__ = [
     "SpecError",
     "Stage",
     "UserError",
+    "encodable",
     "to_row_error",
 ]
 
@@ -140,7 +141,7 @@ class SparkInferError(Exception):
     def __init__(
         self, message: str, *, key: str | None = None, allowed: Iterable[str] = (), hint: str | None = None
     ) -> None:
-        self.message = redacted(message)
+        self.message = encodable(redacted(message))
         super().__init__(self.message)
         self.key = key
         self.allowed = tuple(map(redacted, allowed))
@@ -236,7 +237,7 @@ class RowError(SparkInferError):
 
     def __init__(self, code: ErrorCode, message: str, *, stage: Stage | None = None) -> None:
         # Cut after secrets are gone: half of one is harder to see.
-        super().__init__(redacted(message[: 4 * MAX_MESSAGE_CHARS])[:MAX_MESSAGE_CHARS])
+        super().__init__(redacted(encodable(message[: 4 * MAX_MESSAGE_CHARS]))[:MAX_MESSAGE_CHARS])
         self.code = code
         self.stage = stage or code.stage
 
@@ -265,7 +266,25 @@ def to_row_error(error: BaseException, stage: Stage) -> RowError:
     """
     if isinstance(error, RowError):
         return error
-    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    text = _described(error)
     if isinstance(error, OutOfDeviceMemoryError | MemoryError):
         return RowError(ErrorCode.OUT_OF_MEMORY, text, stage=stage)
     return RowError(_FALLBACK_CODE[stage], text, stage=stage)
+
+
+def encodable(text: str) -> str:
+    """The text with lone surrogates (`os.fsdecode` makes them of bytes that are no UTF-8) written as escapes.
+
+    Neither Arrow nor Spark can take a text that has no UTF-8.
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _described(error: BaseException) -> str:
+    """Type and text of a foreign exception, whose `__str__` may fail like all foreign code."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception as failure:  # noqa: BLE001 - of any kind
+        return f"{name}, whose text cannot be made: {type(failure).__name__}"
+    return f"{name}: {text}" if text else name

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import traceback
 from collections.abc import Iterable, Iterator
 from threading import Lock
 
 import numpy as np
 import pyarrow as pa
 
+from sparkinfer.core.errors import JobFailedError, encodable
 from sparkinfer.core.protocols import Device, LoadRequest, Runtime
 from sparkinfer.core.registry import create_runtime
 from sparkinfer.executor import taskcontext
@@ -53,8 +55,20 @@ def run_task(batches: Iterable[pa.RecordBatch], plan: TaskPlan, meter: Meter | N
     Raises:
         ModelError: the model's bytes are not those that the driver inspected.
         DeviceError: the device that was asked for is not there.
+        JobFailedError: in place of an error whose text Spark could not send to the driver.
     """
-    meter = meter or Meter()
+    try:
+        yield from _run_attempt(batches, plan, meter or Meter())
+    except GeneratorExit:  # Spark stops reading early
+        raise
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error))
+        if text == encodable(text):
+            raise
+        raise JobFailedError(text) from None
+
+
+def _run_attempt(batches: Iterable[pa.RecordBatch], plan: TaskPlan, meter: Meter) -> Iterator[pa.RecordBatch]:
     batches = meter.reading(batches)
     if plan.guard == "always" or taskcontext.attempt_number():
         for results in run_guarded(batches, plan, meter):

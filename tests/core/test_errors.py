@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 
 import pytest
@@ -50,6 +51,27 @@ def test_foreign_exceptions_become_codes(error: Exception, stage: Stage, code: E
 
 def test_messages_of_rows_stay_short() -> None:
     assert len(to_row_error(ValueError("x" * 10_000), Stage.INFER).message) == errors.MAX_MESSAGE_CHARS
+
+
+class SpeechlessError(Exception):
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no UTF-8: \udcff\ud800, a NUL: \0"), "ValueError: no UTF-8: \\udcff\\ud800, a NUL: \0"),
+        (SpeechlessError(), "SpeechlessError, whose text cannot be made: LookupError"),
+    ],
+)
+def test_any_exception_has_a_text_that_can_be_written(error: Exception, message: str) -> None:
+    assert to_row_error(error, Stage.DECODE).message == message
+    assert len(to_row_error(ValueError("\udcff" * 10_000), Stage.DECODE).message) == errors.MAX_MESSAGE_CHARS
+
+
+def test_a_message_about_any_file_name_can_be_printed() -> None:
+    assert SpecError(f"{os.fsdecode(bytes([0x66, 0xFF]))} is missing").render().encode() == b"f\\udcff is missing"
 
 
 def test_every_code_has_a_stage_and_a_meaning() -> None:

@@ -93,6 +93,7 @@ def test_a_later_attempt_is_guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("poison", "said"),
     [
+        (deadly.UNSAYABLE, "with exit status 1"),
         (deadly.SEGV, "by SIGSEGV (segmentation fault)"),
         (deadly.ABORT, "by SIGABRT (aborted)"),
         (deadly.KILL, "by SIGKILL (killed, most often by the system for want of memory)"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sparkinfer.core.errors import DeviceError, ErrorCode, ModelError
+from sparkinfer.core.errors import DeviceError, ErrorCode, JobFailedError, ModelError
 from sparkinfer.core.model_spec import Artifact, ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.executor.task import run_task
+from tests.executor import deadly
 from tests.executor.chain import RAW, batch, calls, fake_plan, png_of, run
 from tests.images import bad_inputs
 
@@ -34,6 +36,16 @@ def test_predictions_are_the_fake_models_arithmetic(tmp_path: Path) -> None:
 def test_embedding_when_asked_for(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, postprocess=PostprocessSpec(activation="none", embedding="channel_means", check=False))
     assert run(plan, batch(RED))[0]["embedding"] == [200.0, 10.0, 20.0]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_an_error_that_spark_could_not_send_is_told_in_escapes(tmp_path: Path, cores: int) -> None:
+    deadly_plan = fake_plan(
+        tmp_path, cores=cores, preprocess=RAW.model_copy(update={"decoder": "tests.executor.deadly:decode"})
+    )
+    with pytest.raises(JobFailedError, match=r"BaseException: \\ud800") as told:
+        run(deadly_plan, batch(RED, deadly.UNSAYABLE))
+    assert "".join(traceback.format_exception(told.value)).encode()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)

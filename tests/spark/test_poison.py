@@ -55,7 +55,7 @@ def predict(spark: SparkSession, folder: Path, poison: dict[str, bytes], engine:
 @pytest.mark.parametrize("engine", ["arrow", "pandas", "predict_batch_udf"])
 def test_rows_that_kill_the_worker(spark: SparkSession, tmp_path: Path, engine: str) -> None:
     before = failed_attempts(spark)
-    poison = {"segv": deadly.SEGV, "abort": deadly.ABORT, "kill": deadly.KILL}
+    poison = {"segv": deadly.SEGV, "abort": deadly.ABORT, "kill": deadly.KILL, "unsayable": deadly.UNSAYABLE}
     assert predict(spark, tmp_path, poison, engine) == {
         **{f"good{number:02}": "red" for number in range(40)},
         **dict.fromkeys(poison, "WORKER_CRASHED"),
@@ -77,4 +77,11 @@ def test_a_row_that_hangs(spark: SparkSession, tmp_path: Path) -> None:
     before = failed_attempts(spark)
     outcome = predict(spark, tmp_path, {"hang": deadly.HANG}, good=5)
     assert outcome == {"hang": "TIMEOUT", **{f"good{number:02}": "red" for number in range(5)}}
+    assert failed_attempts(spark) - before == 1
+
+
+def test_an_error_that_cannot_be_told_costs_its_row(spark: SparkSession, tmp_path: Path) -> None:
+    before = failed_attempts(spark)
+    outcome = predict(spark, tmp_path, {"unsayable": deadly.UNSAYABLE}, good=5)
+    assert outcome == {"unsayable": "WORKER_CRASHED", **{f"good{number:02}": "red" for number in range(5)}}
     assert failed_attempts(spark) - before == 1
