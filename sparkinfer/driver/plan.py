@@ -143,6 +143,7 @@ def make_plan(
         cluster=cluster,
         machine=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         submitted=profile is not None,
+        local=_local_paths(spec),
     )
     return JobPlan(
         name=spec.name,
@@ -184,6 +185,15 @@ def _settings(spec: JobSpec, profile: str | None) -> tuple[Settings, str, str]:
     # As spark-submit has it: the job file's master does not count, but may stand for --master.
     on_kubernetes = "spark.kubernetes.container.image" in settings
     return settings, where, settings.text("spark.master") or ("k8s://" if on_kubernetes else spec.spark.master or "")
+
+
+def _local_paths(spec: JobSpec) -> dict[str, str]:
+    """Key -> path, where it is on this machine."""
+    source = [(f"source.{spec.source.kind}", path) for path in reversed(spec.source.locations)]
+    named = dict(
+        [*source, ("model.path", spec.model.path), ("model.labels", spec.model.labels), ("sink.path", spec.sink.path)]
+    )
+    return {key: path for key, path in named.items() if path and local_path(path) is not None}
 
 
 def _is_local(spec: JobSpec) -> bool:

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from sparkinfer.core.errors import BudgetExceededError, SparkInferError
 from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
+from sparkinfer.driver.last_cause import last_cause
 from sparkinfer.driver.listing import JAVA_ERRORS, java_reason, write_text
 from sparkinfer.driver.model import Inspected
 from sparkinfer.driver.phases import Phases
@@ -65,30 +66,38 @@ class Reporter:
     ) -> None:
         self._spark, self._spec, self._run_id, self._model = spark, spec, run_id, model
         self._telemetry, self._phases, self._started = telemetry, phases, started
+        self._known: dict[str, Any] = {"output": spec.sink.target, "model_digest": model.digest}
+
+    def know(self, **known: Any) -> None:
+        """Takes what is known of the outcome (`JobResult.outcome`) before the run has ended, in case that it fails."""
+        self._known.update(known)
 
     @contextmanager
     def of_failure(self) -> Iterator[None]:
         """Writes the report of a run that fails inside.
 
-        One that fails before the model has seen a row has nothing to report: an older report stays.
+        A run that ends before it begins to predict leaves no report, and an older one stays: a wrong job file,
+        argument or model, an output that is already there, an input that is missing or empty, a checkpoint that is in
+        use or another job's (exit status 2).
         """
         try:
             yield
         except (Exception, KeyboardInterrupt) as error:
             snapshot = self._telemetry.snapshot()
             if snapshot.seconds > 0:
-                known = {"rows": snapshot.rows, "errors": dict(snapshot.errors), "output": self._spec.sink.target}
+                seconds = round((datetime.now(UTC) - self._started).total_seconds(), 3)
+                self.know(rows=snapshot.rows, errors=dict(snapshot.errors), seconds=seconds)
                 try:
-                    self.write(known, error)
-                except Exception:  # the run's own error is what counts; Spark itself may be gone
-                    log.exception("no report could be written of the run that failed")
+                    self.write(self._known, error)
+                except Exception as problem:  # noqa: BLE001 - the run's own error is what counts; Spark may be gone
+                    log.warning("no report could be written of the run that failed: %s", last_cause(problem))
             raise
 
     def write(self, outcome: Mapping[str, Any], error: BaseException | None = None) -> None:
         """Writes report.json and report.html into the folder that `report` names; older ones are replaced.
 
         Args:
-            outcome: the fields of `JobResult`, or what is known of them.
+            outcome: from `JobResult.outcome`, or what is known of it.
             error: what ended the run; None where it is done.
 
         Raises:
@@ -105,6 +114,7 @@ class Reporter:
             phases=dict(self._phases.seconds),
             records=self._telemetry.records(),
             history=self._telemetry.history(),
+            devices=self._telemetry.devices(),
             outcome=outcome,
             error=error,
         )
@@ -129,7 +139,7 @@ def _table(spark: SparkSession, run: Run) -> TableFigures | str:
     if stopped and run.spec.resume is None:  # a plain job is all or nothing
         return "the run failed before its table was written"
     try:
-        figures = figures_of(spark, rows_of_run(spark, run.spec, run.run_id))
+        figures = figures_of(rows_of_run(spark, run.spec, run.run_id), run.outcome.get("rows"))
     except (SparkInferError, *JAVA_ERRORS) as error:
         reason = error.message if isinstance(error, SparkInferError) else java_reason(error)
         log.info("the report cannot read the prediction table: %s", redacted(reason))

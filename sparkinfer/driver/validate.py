@@ -26,6 +26,7 @@ from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.frames import column
 from sparkinfer.driver.helper_process import run_helper
 from sparkinfer.driver.job import check_before_spark
+from sparkinfer.driver.last_cause import told_by_workers
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.predict import results
 from sparkinfer.driver.read import read_source
@@ -107,7 +108,8 @@ def validate(spec: JobSpec) -> list[Check]:
     limit = min(spec.source.limit or IMAGES, IMAGES)
     source = read_source(spark, spec.source.model_copy(update={"limit": limit}))
     plan = _plan(spark, spec, model, source)
-    batch, here = _fetch(spark, spec, source, plan)
+    with told_by_workers():
+        batch, here = _fetch(spark, spec, source, plan)
     if batch.num_rows == 0:
         return [*checks, Check("images", "wrong", "none of the first ones could be read")]
     try:
@@ -159,8 +161,9 @@ def _alone(batch: pa.RecordBatch, plan: TaskPlan) -> list[dict[str, Any]]:
 def _images(rows: Sequence[dict[str, Any]]) -> Check:
     failed = [row for row in rows if row["error_code"]]
     detail = f"{len(rows) - len(failed)} of {len(rows)} predicted"
-    for row in failed:
-        detail += f"; {next(iter(row.values()))}: {row['error_code']}, {row['error_message']}"
+    for code, count in Counter(row["error_code"] for row in failed).most_common():
+        sample = next(row for row in failed if row["error_code"] == code)
+        detail += f"; {count} {code}, for example {next(iter(sample.values()))}: {sample['error_message']}"
     return Check("images", "wrong" if len(failed) == len(rows) else "look" if failed else "ok", detail)
 
 

@@ -74,6 +74,21 @@ class Job:
         return self.folder / "out" / "predictions"
 
     @property
+    def source(self) -> str:
+        """The input, as the job file names it."""
+        return str(self.photos)
+
+    @property
+    def sink(self) -> str:
+        """The output, likewise."""
+        return str(self.output)
+
+    @property
+    def checkpoint(self) -> str:
+        """The checkpoint, likewise."""
+        return str(self.folder / "check")
+
+    @property
     def events(self) -> Path:
         """Spark's event logs, one for each start of the driver."""
         return self.folder / "events"
@@ -90,15 +105,15 @@ class Job:
         (self.folder / "colours.fake").write_text(json.dumps(model))
         spec: dict[str, Any] = {
             "name": "kills",
-            "source": {"images": str(self.photos)},
+            "source": {"images": self.source},
             "model": {"path": str(self.folder / "colours.fake")},
             "batch": {"size": BATCH},
             "preprocess": {"resize": None, "crop": [32, 32]},
-            "sink": {"path": str(self.output)},
+            "sink": {"path": self.sink},
             "spark": {"master": master},
         }
         if self.snapshot is not None:
-            spec["resume"] = {"checkpoint": str(self.folder / "check"), "snapshot_every": f"{self.snapshot} files"}
+            spec["resume"] = {"checkpoint": self.checkpoint, "snapshot_every": f"{self.snapshot} files"}
         self.file.write_text(yaml.safe_dump(spec))
 
 

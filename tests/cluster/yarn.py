@@ -57,6 +57,7 @@ class Hadoop:
     Attributes:
         name_node: hdfs://address
         nodes: addresses that a data node and a node manager share.
+        mark: value of the variable that every process of it carries.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,6 +65,7 @@ class Hadoop:
         state = json.loads((folder / "cluster.json").read_text("utf-8"))
         self.name_node: str = state["name_node"]
         self.nodes: list[str] = state["nodes"]
+        self.mark: str = state["mark"]
         self._name_node_http = state["name_node_http"]
         self._resource_manager_http = state["resource_manager_http"]
 

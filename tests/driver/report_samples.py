@@ -10,13 +10,15 @@ from typing import Any
 from sparkinfer.core.errors import BudgetExceededError
 from sparkinfer.core.model_spec import Artifact, ModelSpec, Signature, TensorInfo
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.core.telemetry import DeviceFigures, Figures, TaskState
+from sparkinfer.core.telemetry import Figures, TaskState
 from sparkinfer.driver.model import Inspected
 from sparkinfer.driver.reporting.content import Run, content_of
 from sparkinfer.driver.reporting.html import page
 from sparkinfer.driver.reporting.images import Thumbnails
-from sparkinfer.driver.reporting.table import CONFIDENCE_BINS, FailedRow, LabelCount, Prediction, TableFigures
+from sparkinfer.driver.reporting.table import FailedRow, LabelCount, Prediction, TableFigures
+from sparkinfer.driver.watching.devices import DeviceRecord
 from sparkinfer.driver.watching.telemetry import Sample, Snapshot, TaskRecord
+from sparkinfer.executor.table_summary import CONFIDENCE_BINS
 from tests.images import encode, noise
 
 __all__ = ["HOSTILE", "content", "hostile_page", "run", "sample_page", "table"]
@@ -26,6 +28,17 @@ HOSTILE = """</style></title><script>document.title='owned'</script><img src=htt
 
 VERSIONS = {"sparkinfer": "0.1.0", "spark": "4.3.0", "python": "3.11.2"}
 ENVIRONMENT = {"master": "local[2]", "platform": "Linux", "settings": {"spark.executor.memory": "8g"}}
+
+GPU = DeviceRecord(
+    host="node-1",
+    kind="cuda",
+    name="cuda:0",
+    uuid="GPU-1",
+    memory_total_bytes=24_000_000_000,
+    peak_memory_used_bytes=6_000_000_000,
+    mean_utilisation=0.5,
+    busy_share=0.6,
+)
 
 ROWS, SECONDS, PARTITIONS = 2_000, 20.0, 8
 ERRORS = {"TRUNCATED": 60, "UNSUPPORTED_FORMAT": 40}
@@ -74,7 +87,6 @@ def run(*, error: BaseException | None = None, name: str = "product-photos", **o
         errors=ERRORS,
         figures=figures(),
         task_seconds=2 * SECONDS,
-        devices=(("node-1", DeviceFigures("cpu")),),
     )
     # Partition i takes 3 + i/2 s: the mean is 4.75 s, the longest 6.5 s.
     records = [
@@ -106,6 +118,7 @@ def run(*, error: BaseException | None = None, name: str = "product-photos", **o
         snapshot=snapshot,
         records=records,
         history=history,
+        devices=[GPU],
         outcome={"rows": ROWS, "errors": ERRORS, "output": "out/predictions", "seconds": 25.5, **outcome},
         error=error,
     )

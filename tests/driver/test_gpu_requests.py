@@ -110,3 +110,11 @@ def test_the_models_stage_asks_alone_where_it_can(
     placement = place(conf, engine, version)
     assert placement.model_gpus == amount
     assert (placement.reason is None) if words is None else (words in str(placement.reason))
+
+
+def test_without_a_master_nothing_is_said_of_it():
+    reason = place({TASK: "1"}, "arrow", "4.3.0").reason
+    assert reason == (
+        "every stage asks for 1 GPU a task, also those without the model: nothing names the master; only standalone, "
+        "YARN and Kubernetes can give one stage GPUs of its own"
+    )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sparkinfer.core.errors import SpecError
+from sparkinfer.core.errors import SpecError, UserError
 from sparkinfer.driver.checkpoints.lock import STALE_SECONDS, locked
 
 
@@ -77,6 +77,22 @@ def test_two_runs_on_one_machine(tmp_path: Path) -> None:
     assert f"run first (process {os.getpid()} on " in caught.value.message
     with locked(folder, "third", nobody):
         pass
+
+
+@pytest.mark.parametrize("place", ["lock is a folder", "the folder is a file", "the disk is full"])
+def test_a_lock_that_cannot_be_written_is_told(tmp_path: Path, place: str) -> None:
+    folder: Any = Folder(str(tmp_path / "check"))
+    if place == "lock is a folder":
+        (tmp_path / "check" / "lock").mkdir(parents=True)
+    elif place == "the folder is a file":
+        (tmp_path / "check").write_text("x")
+    else:
+        (tmp_path / "check").mkdir()
+        (tmp_path / "check" / "lock").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="check/lock' cannot be written: ") as caught, locked(folder, "first", nobody):
+        pass
+    assert caught.value.key == "resume.checkpoint"
+    assert caught.value.hint
 
 
 def test_the_kernel_lets_go_of_a_killed_run(tmp_path: Path) -> None:

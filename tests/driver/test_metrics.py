@@ -200,9 +200,8 @@ def test_a_gateway_that_fails_is_a_warning(kind, caplog):
             closed.close()
         with exposing(MetricsSpec(push=url), told):
             pass
-    (line,) = told
-    assert f"could not be pushed to {url}" in line
-    assert "could not be pushed" in caplog.text
+    assert told == []
+    assert caplog.text.count(f"could not be pushed to {url}") == 1
 
 
 def test_without_metrics_nothing_is_looked_for(monkeypatch):

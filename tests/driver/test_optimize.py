@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from rich.console import Console
 
-from sparkinfer.core.errors import ModelError, SourceError, SpecError
+from sparkinfer.core.errors import ModelError, SinkError, SourceError, SpecError
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.driver import helper_process
 from sparkinfer.driver import optimize as module
@@ -94,12 +94,11 @@ def command(*given, **options):
 
 
 def test_the_command_prints_what_a_person_needs(model, images, tmp_path):
-    text = command(
-        model, images, preprocess=f"{{preset: none, resize: {SIDE}, crop: {SIDE}}}", output=str(tmp_path / "a.onnx")
-    )
+    text = command(model, images, preprocess=BLOCK, output=str(tmp_path / "a.onnx"))
     assert "agreement" in text
     assert "100.0%" in text
     assert "compared on 24 images; speed with 1 threads" in text
+    assert "answers are those of the output scores: float32[?, 3]" in text
     assert f"wrote {tmp_path / 'a.onnx'}" in text
     assert "use with  preprocess: {preset: none, resize: 8, crop: 8, dtype: uint8, layout: nhwc}" in text
     assert (tmp_path / "a.onnx").is_file()
@@ -114,6 +113,7 @@ def report_of(**changes):
         "source_digest": "ab" * 32,
         "variants": variants,
         "preprocess": PreprocessSpec(dtype="uint8", layout="nhwc"),
+        "scores": "scores: float32[?, 3]",
         "nodes": (10, 9, 8),
         "compared": 200,
         "calibrated": 0,
@@ -233,6 +233,36 @@ def test_files_that_are_not_there(request_of, model, images, tmp_path):
         request_of(model, "hdfs://host/images")
     with pytest.raises(SourceError, match="holds no files"):
         request_of(model, tmp_path / "nothing-*.jpg")
+
+
+def test_names_of_input_and_output_are_passed_on(request_of, model, images):
+    given = request_of(model, images, input_name="input", output_name="scores")
+    assert (given.input, given.output) == ("input", "scores")
+    given = request_of(model, images)
+    assert (given.input, given.output) == (None, None)
+
+
+def test_labels_that_are_no_text(request_of, model, images, tmp_path):
+    (tmp_path / "labels.txt").write_bytes(b"r\xff\n")
+    with pytest.raises(ModelError, match="not UTF-8 text") as caught:
+        request_of(model, images, labels=str(tmp_path / "labels.txt"))
+    assert (caught.value.key, bool(caught.value.hint)) == ("model.labels", True)
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(request_of, model, images, tmp_path):
+    for output in ("/proc/nowhere/a.onnx", tmp_path / "means.onnx" / "a.onnx"):
+        with pytest.raises(SinkError, match="cannot be written") as caught:
+            request_of(model, images, output=str(output))
+        assert (caught.value.key, bool(caught.value.hint)) == ("output", True)
+    request_of(model, images, output=str(tmp_path / "new" / "deep" / "a.onnx"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_original_counts_its_external_weights(images, tmp_path, model):
+    original = onnx.load(model)
+    onnx.save(original, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    report = optimize(str(tmp_path / "m.onnx"), str(images), preprocess=BLOCK)
+    assert report.variants[0].bytes == (tmp_path / "m.onnx").stat().st_size + (tmp_path / "m.data").stat().st_size
 
 
 def helper_that(monkeypatch, tmp_path, code):

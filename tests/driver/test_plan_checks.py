@@ -46,6 +46,7 @@ def facts(conf, master="yarn", cluster=None, **changes):
         cluster=cluster,
         machine=64 * GIB,
         submitted=True,
+        local={},
     )
     return replace(found, **changes)
 
@@ -203,3 +204,27 @@ def test_errors_come_first():
 )
 def test_overhead_by_spark_s_rule(conf, manager, expected):
     assert overhead_of(Settings(conf), manager, 2 * GIB) == pytest.approx(expected, abs=1)
+
+
+LOCAL = {"source.images": "/data/photos", "model.path": "/data/m.onnx", "sink.path": "file:///data/out"}
+SHARED = {("warning", "source.images"), ("warning", "sink.path")}
+
+
+@pytest.mark.parametrize("master", ["yarn", "spark://h:7077", "k8s://https://h:6443"])
+def test_a_path_on_this_machine_is_none_on_a_cluster(master):
+    assert found({}, master, local=LOCAL) >= SHARED
+    assert ("warning", "model.path") not in found({}, master, local=LOCAL)  # the driver hands it out
+
+
+def test_a_driver_on_the_cluster_does_not_find_this_machines_model():
+    moved = {"spark.submit.deployMode": "cluster"}
+    assert found(moved, local=LOCAL) == {*SHARED, ("warning", "model.path")}
+
+
+def test_a_default_file_system_takes_paths_without_a_scheme():
+    assert found({"spark.hadoop.fs.defaultFS": "hdfs://nn"}, local=LOCAL) == {("warning", "sink.path")}
+
+
+@pytest.mark.parametrize("master", ["local[2,4]", "local-cluster[2,1,1024]", ""])
+def test_elsewhere_it_is_right(master):
+    assert not {setting for _, setting in found({}, master, local=LOCAL)} & set(LOCAL)

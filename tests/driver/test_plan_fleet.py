@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.driver.planning.fleet import fleet_of, local_cores, manager_of
+from sparkinfer.driver.planning.fleet import fleet_of, local_cores
 from sparkinfer.driver.planning.profile import Settings
 from sparkinfer.driver.planning.resource_rule import Cluster
+from sparkinfer.driver.spark.gpu_requests import manager_of
 
 GIB = 1 << 30
 GPU = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
@@ -21,7 +22,7 @@ DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
         ("spark://h:7077", "standalone"),
         ("yarn", "yarn"),
         ("k8s://https://h:6443", "kubernetes"),
-        ("local-cluster[2,1,1024]", "other"),
+        ("local-cluster[2,1,1024]", "standalone"),
         ("", "other"),
     ],
 )

@@ -37,6 +37,11 @@ UNREGISTERED = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "handed to Hadoop",
     "spark.hadoop.dfs.client.read.shortcircuit": "handed to Hadoop",
     "spark.hadoop.dfs.domain.socket.path": "handed to Hadoop",
+    "spark.hadoop.dfs.client.retry.policy.enabled": "handed to Hadoop",
+    "spark.hadoop.dfs.client.retry.policy.spec": "handed to Hadoop",
+    "spark.hadoop.dfs.client.max.block.acquire.failures": "handed to Hadoop",
+    "spark.hadoop.dfs.client.retry.window.base": "handed to Hadoop",
+    "spark.hadoop.fs.s3a.retry.limit": "handed to Hadoop",
 }
 """Settings that no object registers, and who reads them."""
 
@@ -172,8 +177,13 @@ def test_settings_that_spark_does_not_register_are_those_it_reads(spark):
             ("mapreduce.lib.output.FileOutputCommitter", "FILEOUTPUTCOMMITTER_ALGORITHM_VERSION"),
             ("hdfs.client.HdfsClientConfigKeys", "DFS_DOMAIN_SOCKET_PATH_KEY"),
             ("hdfs.client.HdfsClientConfigKeys$Read$ShortCircuit", "KEY"),
+            ("hdfs.client.HdfsClientConfigKeys$Retry", "POLICY_ENABLED_KEY"),
+            ("hdfs.client.HdfsClientConfigKeys$Retry", "POLICY_SPEC_KEY"),
+            ("hdfs.client.HdfsClientConfigKeys$Retry", "WINDOW_BASE_KEY"),
+            ("hdfs.client.HdfsClientConfigKeys", "DFS_CLIENT_MAX_BLOCK_ACQUIRE_FAILURES_KEY"),
         )
     }
+    hadoop.add("fs.s3a.retry.limit")  # hadoop-aws has a jar of its own
     assert gpu | {f"spark.hadoop.{key}" for key in hadoop} | {"spark.master"} == set(UNREGISTERED)
 
 

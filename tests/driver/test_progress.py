@@ -103,7 +103,7 @@ def test_before_the_first_row_nothing_is_made_up():
     assert (view.mean_rate, view.left_s, view.busy_share) == (None, None, None)
     assert view.speed_text() == "0.0 images/s now, - mean; time left unknown, 3 s so far"
     assert view.errors_text() == "0 errors"
-    assert view.tasks_text() == "0 tasks running, 0 of 0 done, 0 failed"
+    assert view.tasks_text() == "0 running, 0 of 0 done, 0 failed"
 
 
 def test_errors_are_told_by_code_the_most_frequent_first():
@@ -118,7 +118,7 @@ def test_tasks_and_how_busy_the_model_is():
     devices = (("a", DeviceFigures("cuda:0")), ("b", DeviceFigures("cuda:1")))
     first = at(10.0, 1, **busy(8.0, 10.0))
     then = at(15.0, 2, tasks=tasks, devices=devices, batch_size=64, **busy(12.0, 15.0))
-    expected = "16 tasks running, 30 of 1,200 done, 2 failed; model busy 80 %, batch 64 on cuda"
+    expected = "16 running, 30 of 1,200 done, 2 failed; model busy 80 %, batch 64 on cuda"
     assert after(first, then).tasks_text() == expected
 
 
@@ -145,7 +145,7 @@ def test_lines_where_there_is_no_terminal(telemetry):
     assert out.getvalue() == (
         "progress  812 of 2,000 rows (41 %); - images/s now, 90.2 mean; time left unknown, 9 s so far; "
         "38 errors (4.7 %): 30 CORRUPT, 8 EMPTY; "
-        "2 tasks running, 3 of 12 done, 1 failed\n"
+        "tasks: 2 running, 3 of 12 done, 1 failed\n"
     )
 
 
@@ -173,6 +173,29 @@ def test_a_note_is_told_once(telemetry):
     assert out.getvalue().count("812 of") == 2
 
 
+def test_a_run_that_ends_before_its_first_line_tells_the_note_too(telemetry):
+    out = io.StringIO()
+    telemetry.degrade("progress.live is off")
+    with Progress(Console(file=out), telemetry, every_s=3600):
+        telemetry.degrade("no messages come")
+    assert out.getvalue() == "progress  progress.live is off\nprogress  no messages come\n"
+
+
+def test_a_frame_fits_80_columns():
+    out = io.StringIO()
+    clock = [0.0]
+    run = Telemetry("run-1", lambda: clock[0])
+    run.begin(1_200_000_000, {})
+    clock[0] = 360_000.0
+    run.take(_told(1, 812_000_000, 360_000.0))
+    run.hear_spark(1, TaskCounts(total=12_000, done=8_120, running=1_200, failed=12), Tally(400))
+    with Progress(Console(file=out, width=80, force_terminal=True, color_system=None), run, every_s=1):
+        pass
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", out.getvalue()).splitlines()
+    starts = [line.split(" ", 1)[0] for line in shown[-4:]]
+    assert starts == ["progress", "speed", "errors", "tasks"]
+
+
 def test_a_terminal_shows_frames_and_keeps_the_last(telemetry):
     out = io.StringIO()
     telemetry.degrade("no live figures")
@@ -183,7 +206,7 @@ def test_a_terminal_shows_frames_and_keeps_the_last(telemetry):
     assert re.fullmatch(r"progress +[━╸╺ ]+ 812 of 2,000 rows \(41 %\)", lines[0])
     assert lines[1].startswith("speed     - images/s now, 90.2 mean;") or "images/s now" in lines[1]
     assert lines[2] == "errors    38 errors (4.7 %): 30 CORRUPT, 8 EMPTY"
-    assert lines[3].startswith("tasks     2 tasks running, 3 of 12 done, 1 failed")
+    assert lines[3].startswith("tasks     2 running, 3 of 12 done, 1 failed")
     assert lines[4] == "no live figures"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -170,3 +171,41 @@ def test_a_run_without_figures():
 
 def test_a_quantile_of_the_confidence_is_exact_to_its_bin():
     assert [table().confidence_quantile(share) for share in (0.25, 0.5, 1)] == pytest.approx([0.25, 0.5, 1])
+
+
+@pytest.mark.parametrize(("said", "status"), [((), 130), (("SIGINT",), 130), (("SIGTERM",), 143)])
+def test_a_run_that_was_stopped_says_by_what(said, status):
+    error = content(error=KeyboardInterrupt(*said))["error"]
+    assert error["exit_status"] == status
+    assert error["message"] == f"stopped by {said[0] if said else 'SIGINT'}"
+
+
+def test_what_nobody_knows_is_null_and_the_keys_stay():
+    known = content()
+    bare = run()
+    nothing = content_of(replace(bare, outcome={}, error=OSError("gone")), "the table is gone", VERSIONS, ENVIRONMENT)
+    assert nothing.keys() == known.keys()
+    assert nothing["table"].keys() == known["table"].keys()
+    assert nothing["table"]["note"] == "the table is gone"
+    assert {nothing["table"][key] for key in nothing["table"] if key != "note"} == {None}
+    assert (nothing["rows"], nothing["seconds"], nothing["sharding"], nothing["retry"]) == (None,) * 4
+    page(nothing, Thumbnails(note="nothing"))
+
+
+def test_devices_are_told_with_what_they_did():
+    assert content()["devices"] == [
+        {
+            "host": "node-1",
+            "kind": "cuda",
+            "name": "cuda:0",
+            "uuid": "GPU-1",
+            "memory_total_bytes": 24_000_000_000,
+            "peak_memory_used_bytes": 6_000_000_000,
+            "mean_utilisation": 0.5,
+            "busy_share": 0.6,
+        }
+    ]
+    texts = Parsed(sample_page()).texts
+    assert "cuda:0 on node-1" in texts
+    told = "the model ran in 60.0 % of its tasks' time; utilisation 50.0 %; at most 6.0 GB of 24.0 GB of memory in use"
+    assert told in texts

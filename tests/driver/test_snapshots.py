@@ -44,6 +44,7 @@ def test_differences_name_keys_and_both_values():
         "new.k: absent then, true now",
     ]
     assert differences(then, then) == []
+    assert differences(then, now, but={"a.y", "gone", "new.k"}) == ['b: null then, "ü" now']
 
 
 def test_admission_in_every_sources_words():

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from sparkinfer.core.errors import BudgetExceededError
 from sparkinfer.core.spec import JobSpec
@@ -73,6 +74,9 @@ def test_a_job_explains_itself(spark: SparkSession, tmp_path: Path, photos: Path
     assert sum(record["rows"] for record in found["partition_table"]) == 9
     assert found["stages"]["decode"]["count"] == 9 - 1  # of an empty file there is nothing to decode
     assert found["versions"]["spark"] == spark.version
+    (device,) = found["devices"]  # two tasks, one machine
+    assert (device["kind"], device["name"], device["peak_memory_used_bytes"]) == ("cpu", "cpu", None)
+    assert 0 <= device["busy_share"] <= 1
     assert {"listing", "predict and write"} <= {phase["name"] for phase in found["phases"]}
     # Each picture is shown twice: by chance, and among the least confident.
     drawn = Pictures(page).found
@@ -109,21 +113,54 @@ def test_a_run_over_its_budget_leaves_a_report_that_says_so(spark: SparkSession,
     assert len(Pictures(page).found) == 2 * 7  # the table is there
 
 
+def test_a_retry_is_told_as_one(spark: SparkSession, tmp_path: Path, photos: Path) -> None:
+    """Of two failed rows one is mended; the page is of these two, and says so."""
+    report = tmp_path / "report"
+    spec = job(tmp_path, {"images": str(photos)}, report=str(report))
+    run_job(spec)
+    assert report_of(report)[0]["retry"] is None
+    (photos / "empty.png").write_bytes(png_of(*COLOURS["blue"]))
+    said = io.StringIO()
+    result = run_job(spec, Console(file=said, width=300), retry_codes=())
+    assert (result.rows, result.retried, result.errors) == (9, 2, {"UNSUPPORTED_FORMAT": 1})
+    assert "1 of 2 failed rows mended, 1 fail again; the table has 9 rows, 1 errors" in said.getvalue()
+    found, page = report_of(report)
+    assert found["retry"] == {
+        "failed": 2,
+        "mended": 1,
+        "stay": 0,
+        "table_rows": 9,
+        "table_errors": {"UNSUPPORTED_FORMAT": 1},
+    }
+    assert (found["rows"], found["errors"], found["progress"]["rows"]) == (2, {"UNSUPPORTED_FORMAT": 1}, 2)
+    assert (found["table"]["rows"], found["table"]["errors"]) == (2, {"UNSUPPORTED_FORMAT": 1})
+    assert "2 failed rows of an earlier run were run again; 1 of them are mended, 1 rows fail now." in page
+    assert "All figures here are of the 2 rows of this run. The whole table has 9 rows, 1 of them failed." in page
+
+
 def test_a_run_that_fails_leaves_one_too(
     spark: SparkSession, tmp_path: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = tmp_path / "report"
+    run_job(job(tmp_path, {"images": str(photos)}, report=str(report)))
+    done, _ = report_of(report)
     monkeypatch.setattr("sparkinfer.driver.model._digest", lambda path: "0" * 64)  # not the model that arrives
     with pytest.raises(Exception, match="0000"):
-        run_job(job(tmp_path, {"images": str(photos)}, report=str(report)))
+        run_job(job(tmp_path, {"images": str(photos)}, report=str(report), sink={"path": str(tmp_path / "other")}))
     found, page = report_of(report)
     assert (found["state"], found["error"]["exit_status"]) == ("failed", 2)
+    assert found.keys() == done.keys()
+    for part in ("model", "progress", "work", "stages", "table", "environment"):
+        assert found[part].keys() == done[part].keys(), part
+    assert (found["model_digest"], found["partitions"]) == ("0" * 64, done["partitions"])
+    assert found["seconds"] > 0
     assert "0000" in found["error"]["message"]
     assert "before its table was written" in found["table"]["note"]
     assert "✕ failed" in page
 
 
-def test_figures_are_of_this_runs_rows_only(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_known", [154, None, 50_001], ids=["on the driver", "unknown", "by tasks"])
+def test_figures_are_of_this_runs_rows_only(spark: SparkSession, tmp_path: Path, rows_known: int | None) -> None:
     # 0.00, 0.01, ... 0.99 and 1: the last bin has two; two raw scores are no confidence.
     values = [*(i / 100 + 0.001 for i in range(100)), 1.0, 3.5, -2.0]
     old = [(f"old{i}", 1, "old", 0.5, None, "other") for i in range(5)]
@@ -135,7 +172,7 @@ def test_figures_are_of_this_runs_rows_only(spark: SparkSession, tmp_path: Path)
     spec = JobSpec.model_validate(
         {"source": {"images": "x"}, "model": {"path": "m"}, "sink": {"path": str(tmp_path / "out")}}
     )
-    found = figures_of(spark, rows_of_run(spark, spec, "run"))
+    found = figures_of(rows_of_run(spark, spec, "run"), rows_known)
     assert found.rows == 103 + 51
     assert found.errors == {"TIMEOUT": 50, "EMPTY": 1}
     assert found.confidence == (*[1] * 99, 2)
@@ -158,7 +195,7 @@ def test_json_and_saved_tables_are_read_back(spark: SparkSession, tmp_path: Path
         for sink in sinks:
             spec = job(tmp_path, {"images": str(photos)}, sink=sink)
             result = run_job(spec)
-            found = figures_of(spark, rows_of_run(spark, spec, result.run_id))
+            found = figures_of(rows_of_run(spark, spec, result.run_id), result.rows)
             assert (found.rows, found.errors) == (9, {"EMPTY": 1, "UNSUPPORTED_FORMAT": 1})
             assert found.labels[0].rows == 4
     finally:

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from sparkinfer.core.errors import ModelError, SinkError
+from sparkinfer.core.errors import ModelError, SinkError, SpecError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver import validate as module
 from sparkinfer.driver.validate import validate, validate_command
@@ -87,12 +87,33 @@ def test_a_bad_image_is_told_and_the_others_count(spark, tmp_path, photos):
     assert states(checks)["cluster"] == "ok"
 
 
+def test_errors_of_a_kind_are_told_once(spark, tmp_path, photos):
+    for number in range(4):
+        (photos / f"0{number}.png").write_bytes(b"no image")
+    (photos / "04.png").write_bytes(b"")
+    told = detail(validate(spec(tmp_path, photos)), "images")
+    assert told.startswith("5 of 10 predicted; 4 UNSUPPORTED_FORMAT, for example file:")
+    assert told.count("UNSUPPORTED_FORMAT") == 1
+    assert told.count("; 1 EMPTY, for example file:") == 1
+
+
 def test_only_bad_images_are_wrong(spark, tmp_path, photos):
     for path in photos.iterdir():
         path.write_bytes(b"no image")
     checks = validate(spec(tmp_path, photos))
     assert states(checks)["images"] == "wrong"
     assert "answers" not in states(checks)
+
+
+def test_what_the_executors_lack_is_one_message(spark, tmp_path, photos, monkeypatch):
+    """On a cluster, whose machines the driver cannot ask."""
+    given = spec(tmp_path, photos)
+    name = "tests.executor.own_decoder:missing"
+    lacking = given.model_copy(update={"preprocess": given.preprocess.model_copy(update={"decoder": name})})
+    monkeypatch.setattr("sparkinfer.driver.model.decoder_of", lambda _spec: None)
+    with pytest.raises(SpecError, match=name) as caught:
+        validate(lacking)
+    assert (caught.value.key, "executors" in caught.value.hint) == ("preprocess.decoder", True)
 
 
 def test_executors_that_answer_something_else_are_told(spark, tmp_path, photos, monkeypatch):

@@ -13,6 +13,7 @@ from sparkinfer.core.errors import UserError
 from sparkinfer.driver.planning.facts import Facts, Finding
 from sparkinfer.driver.planning.fit import check_fit
 from sparkinfer.driver.spark.gpu_requests import MODEL_GPUS, check_requests
+from sparkinfer.driver.wording import printable
 
 __all__ = ["check"]
 
@@ -22,7 +23,7 @@ KRYO_LIMIT = 2048 << 20
 
 def check(facts: Facts) -> list[Finding]:
     """Everything that does not fit, errors first."""
-    checks = (_ignored, _gpus, _cores, _dynamic, _failures, _kryo, check_fit)
+    checks = (_ignored, _places, _gpus, _cores, _dynamic, _failures, _kryo, check_fit)
     found = [finding for one in checks for finding in one(facts)]
     return sorted(found, key=lambda finding: finding.level)
 
@@ -37,6 +38,25 @@ def _ignored(facts: Facts) -> Iterator[Finding]:
                 yield Finding(
                     "warning", key, f"{facts.master} has no executors: the driver runs the tasks", "spark.driver.memory"
                 )
+
+
+def _places(facts: Facts) -> Iterator[Finding]:
+    """Paths that executors, or a driver on the cluster, will look for on machines of their own."""
+    master, settings = facts.master, facts.settings
+    if facts.fleet.manager not in {"standalone", "yarn", "kubernetes"} or master.startswith("local-cluster["):
+        return
+    driver_moves = settings.text("spark.submit.deployMode") == "cluster"
+    for key, path in facts.local.items():
+        has_default = "spark.hadoop.fs.defaultFS" in settings and not path.startswith("file:")
+        if has_default or (key.startswith("model.") and not driver_moves):  # the driver hands the model out
+            continue
+        who = "the driver" if key.startswith("model.") else "every executor"
+        yield Finding(
+            "warning",
+            key,
+            f"{printable(path)} is a path on this machine, and {who} looks for it on the machine that it runs on",
+            "a place that all of them have: hdfs://, s3a://, or a folder that is mounted on each",
+        )
 
 
 def _gpus(facts: Facts) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,6 +49,7 @@ class Facts:
         cluster: None where it is not known.
         machine: bytes of this machine's memory.
         submitted: spark-submit will make the session, not we.
+        local: key of the job -> its path on this machine, for each that is one.
     """
 
     settings: Settings
@@ -63,3 +65,4 @@ class Facts:
     cluster: Cluster | None
     machine: int
     submitted: bool
+    local: Mapping[str, str]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from sparkinfer.driver.planning.profile import Settings
 from sparkinfer.driver.planning.resource_rule import RESERVED_CORES, Cluster
-from sparkinfer.driver.spark.gpu_requests import EXECUTOR_GPUS, TASK_GPUS
+from sparkinfer.driver.spark.gpu_requests import EXECUTOR_GPUS, TASK_GPUS, manager_of
 from sparkinfer.driver.spark.resources import task_slots
 
-__all__ = ["Fleet", "fleet_of", "local_cores", "manager_of"]
+__all__ = ["Fleet", "fleet_of", "local_cores"]
 
 LEAST_PARALLELISM = 2
 """What `CoarseGrainedSchedulerBackend.defaultParallelism` gives while no executor is there."""
@@ -46,16 +46,6 @@ class Fleet:
         """Tasks at once with all executors there; None where only the cluster knows."""
         count = self.most if self.most is not None else self.executors
         return None if count is None or self.slots is None else count * self.slots
-
-
-def manager_of(master: str) -> str:
-    """Which cluster manager a master's URL names."""
-    if re.fullmatch(r"local(\[.*\])?", master):
-        return "local"
-    for start, name in (("spark://", "standalone"), ("yarn", "yarn"), ("k8s://", "kubernetes")):
-        if master.startswith(start):
-            return name
-    return "other"
 
 
 def local_cores(master: str) -> int:

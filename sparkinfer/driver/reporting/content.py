@@ -9,8 +9,9 @@ import importlib.metadata
 import math
 import os
 import platform
+import signal
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +25,8 @@ from sparkinfer.core.telemetry import TaskState
 from sparkinfer.driver.last_cause import last_cause
 from sparkinfer.driver.model import Inspected
 from sparkinfer.driver.reporting.table import TableFigures
+from sparkinfer.driver.result import OUTCOME
+from sparkinfer.driver.watching.devices import DeviceRecord
 from sparkinfer.driver.watching.telemetry import Sample, Snapshot, TaskRecord
 
 __all__ = ["QUANTILES", "Run", "content_of", "environment_of", "versions_of"]
@@ -61,7 +64,8 @@ class Run:
         snapshot: the last one.
         records: of its partitions.
         history: its course.
-        outcome: fields of `JobResult`; what is known of them where the run failed.
+        devices: that it used.
+        outcome: from `JobResult.outcome`; what is known of it where the run failed.
         error: what ended it; None where it is done.
     """
 
@@ -73,6 +77,7 @@ class Run:
     phases: Mapping[str, float] = field(default_factory=dict)
     records: Sequence[TaskRecord] = ()
     history: Sequence[Sample] = ()
+    devices: Sequence[DeviceRecord] = ()
     outcome: Mapping[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
 
@@ -80,7 +85,7 @@ class Run:
 def content_of(
     run: Run, table: TableFigures | str, versions: Mapping[str, str], environment: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """All of it, without secrets.
+    """All of it, without secrets. Every run, done or failed, has the same keys; null is what nobody knows.
 
     Args:
         run: that has ended.
@@ -93,6 +98,7 @@ def content_of(
         "name": run.spec.name,
         "state": "done" if run.error is None else "failed",
         "error": None if run.error is None else _error(run.error),
+        **dict.fromkeys(OUTCOME),
         **run.outcome,
         "run_id": run.run_id,
         "started": run.started.isoformat(timespec="seconds"),
@@ -102,10 +108,10 @@ def content_of(
         "progress": _progress(run.snapshot, run.history),
         "stages": _stages(run.snapshot),
         "work": _work(run.snapshot),
-        "devices": [{"host": host, **asdict(device)} for host, device in run.snapshot.devices],
+        "devices": [{name: _rounded(value) for name, value in asdict(device).items()} for device in run.devices],
         "balance": _balance(records),
         "partition_table": [_record(record) for record in _listed(records)],
-        "table": {"note": table} if isinstance(table, str) else _table(table),
+        "table": _table(table),
         "versions": versions,
         "environment": environment,
     }
@@ -114,12 +120,18 @@ def content_of(
 
 def _error(error: BaseException) -> dict[str, Any]:
     known = error if isinstance(error, SparkInferError) else None
+    status, message = 1, last_cause(error)
+    if known is not None:
+        status, message = known.exit_status, known.message
+    elif isinstance(error, KeyboardInterrupt):
+        name = str(error) or signal.SIGINT.name
+        status, message = 128 + signal.Signals[name], f"stopped by {name}"
     return {
         "type": type(error).__name__,
-        "message": known.message if known else last_cause(error),
+        "message": message,
         "setting": known and known.key,
         "hint": known and known.hint,
-        "exit_status": known.exit_status if known else 130 if isinstance(error, KeyboardInterrupt) else 1,
+        "exit_status": status,
     }
 
 
@@ -222,9 +234,16 @@ def _record(record: TaskRecord) -> dict[str, Any]:
     return {name: _rounded(value) for name, value in asdict(record).items()}
 
 
-def _table(table: TableFigures) -> dict[str, Any]:
+def _table(table: TableFigures | str) -> dict[str, Any]:
+    if isinstance(table, str):
+        unknown = dict.fromkeys([*(one.name for one in fields(TableFigures)), "confidence_quantiles"])
+        return {"note": table, **unknown}
     quantiles = {name: table.confidence_quantile(share) for name, share in (("p5", 0.05), ("p50", 0.5), ("p95", 0.95))}
-    return {**asdict(table), "confidence_quantiles": {name: _rounded(value) for name, value in quantiles.items()}}
+    return {
+        "note": None,
+        **asdict(table),
+        "confidence_quantiles": {name: _rounded(value) for name, value in quantiles.items()},
+    }
 
 
 def versions_of(spark: SparkSession) -> dict[str, str]:

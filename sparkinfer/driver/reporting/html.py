@@ -66,7 +66,7 @@ def page(content: Content, pictures: Thumbnails) -> str:
         '<meta name="color-scheme" content="light dark">'
         '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
         f"<title>{esc(content['name'])}: run report</title><style>{style}</style></head><body>"
-        f"{_header(content, links)}<main>{_failure(content)}{_figures(content)}{body}</main>"
+        f"{_header(content, links)}<main>{_failure(content)}{_retry(content)}{_figures(content)}{body}</main>"
         f"<footer>Written by sparkinfer {esc(content['versions'].get('sparkinfer', ''))}. "
         "The same figures as data: report.json, beside this page.</footer></body></html>\n"
     )
@@ -101,11 +101,29 @@ def _failure(content: Content) -> str:
     )
 
 
+def _retry(content: Content) -> str:
+    """What a run of `--retry-errors` is about."""
+    retry = content["retry"]
+    if not retry:
+        return ""
+    parts = [f"{number(retry['failed'])} failed rows of an earlier run were run again"]
+    if retry["mended"] is not None:
+        again = sum(content["errors"].values())
+        parts.append(f"{number(retry['mended'])} of them are mended, {number(again)} rows fail now")
+    if retry["stay"]:
+        parts.append(f"{number(retry['stay'])} stay as they are: their input is gone or has changed")
+    table = f"The whole table has {number(retry['table_rows'])} rows"
+    if retry["table_errors"] is not None:
+        table += f", {number(sum(retry['table_errors'].values()))} of them failed"
+    text = f"{'; '.join(parts)}. All figures here are of the {number(content['rows'])} rows of this run. {table}."
+    return f'<section class="card"><h2>A retry of failed rows</h2><p>{esc(text)}</p></section>'
+
+
 def _figures(content: Content) -> str:
     """The few numbers that somebody looks for first."""
-    rows, failed = content.get("rows", 0), sum(content.get("errors", {}).values())
+    rows, failed = content["rows"] or 0, sum((content["errors"] or {}).values())
     progress, work = content["progress"], content["work"]
-    seconds = content.get("seconds") or sum(phase["seconds"] for phase in content["phases"])
+    seconds = content["seconds"] or sum(phase["seconds"] for phase in content["phases"])
     busy = work["busy_share"]
     infer = content["stages"].get("infer", {})
     cards = [
@@ -287,15 +305,15 @@ def _records(title: str, records: Sequence[Content]) -> str:
 
 
 def _errors(content: Content) -> str:
-    errors, rows = content.get("errors", {}), content.get("rows", 0)
+    errors, rows = content["errors"] or {}, content["rows"] or 0
     if not errors:
         return _card("Errors", '<p class="soft">No row failed.</p>')
-    failed = content["table"].get("failed", [])
+    failed = content["table"]["failed"] or []
     blocks = []
     for code, count in sorted(errors.items(), key=lambda item: (-item[1], item[0])):
         meaning = ErrorCode(code).meaning if code in set(ErrorCode) else ""
         samples = [row for row in failed if row["code"] == code][:3]
-        if not samples and code in content.get("samples", {}):
+        if not samples and code in (content["samples"] or {}):
             samples = [{"path": content["samples"][code], "message": ""}]
         items = "".join(
             f"<li><bdi>{esc(row['path'])}</bdi><br><span class=soft>{esc(row['message'] or '')}</span></li>"
@@ -311,20 +329,29 @@ def _errors(content: Content) -> str:
 def _setup(content: Content) -> str:
     environment = {key: value for key, value in content["environment"].items() if key != "settings"}
     spec = yaml.safe_dump(content["spec"], sort_keys=False, allow_unicode=False, width=100)
-    devices = {f"device on {d['host']}": _device(d) for d in content["devices"]}
+    devices = {f"{d['name']} on {d['host']}": _device(d) for d in content["devices"]}
     parts = [
         ("Job file", f"<pre>{_lines(spec)}</pre>"),
         ("Model", _plain({key.replace("_", " "): value for key, value in content["model"].items()})),
         ("Versions", _plain(content["versions"])),
-        ("Environment", _plain({key.replace("_", " "): value for key, value in environment.items()} | devices)),
+        ("Environment", _plain({key.replace("_", " "): value for key, value in environment.items()})),
+        ("Devices", _facts(devices) if devices else '<p class="soft">No task has told which one it uses.</p>'),
         ("Spark settings", _plain(content["environment"]["settings"])),
     ]
     return _card("Setup", "".join(f"<details><summary>{name}</summary>{inside}</details>" for name, inside in parts))
 
 
 def _device(device: Content) -> str:
-    total = device.get("memory_total_bytes")
-    return f"{device['name']}, {size_text(total)}" if total else str(device["name"])
+    parts = []
+    if device["busy_share"] is not None:
+        parts.append(f"the model ran in {percent(device['busy_share'], 1)} of its tasks' time")
+    if device["mean_utilisation"] is not None:
+        parts.append(f"utilisation {percent(device['mean_utilisation'], 1)}")
+    if device["peak_memory_used_bytes"] is not None:
+        total = device["memory_total_bytes"]
+        of = f" of {size_text(total)}" if total is not None else ""
+        parts.append(f"at most {size_text(device['peak_memory_used_bytes'])}{of} of memory in use")
+    return esc("; ".join(parts) or device["kind"])
 
 
 def _card(title: str, inside: str) -> str:

@@ -22,14 +22,14 @@ def sheet_rows(table: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
         table: `table` of the report's content; empty lists where it has none.
     """
     by_code: dict[str, list[Mapping[str, Any]]] = {}
-    for row in table.get("failed", []):
+    for row in table["failed"] or []:
         if row["path"] is not None:
             by_code.setdefault(row["code"], []).append(row)
     rounds = max(map(len, by_code.values()), default=0)
     failed = [rows[i] for i in range(rounds) for rows in by_code.values() if i < len(rows)]
     return {
-        "A sample of the predictions": [row for row in table.get("sample", []) if row["path"] is not None],
-        "The least confident": [row for row in table.get("least", []) if row["path"] is not None],
+        "A sample of the predictions": [row for row in (table.get("sample") or []) if row["path"] is not None],
+        "The least confident": [row for row in (table.get("least") or []) if row["path"] is not None],
         "Failing images": failed[:FAILED],
     }
 

@@ -1,41 +1,41 @@
-"""What the report says of the prediction table: one Spark job over the rows of one run. Driver side.
+"""What the report says of the prediction table: counts and samples of the rows of one run. Driver side.
 
-The job reads a handful of columns and brings back a few hundred rows, however long the table is: each part is a count
-by group, or the first rows in some order, of which every task keeps no more than are wanted.
+A few columns of a short table come to the driver and are added up there (`executor.table_summary`): a third of the time
+that Spark takes to plan it. Of a long one every task adds up its part and sends a summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
 from dataclasses import dataclass
-from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sparkinfer.core.schema import PREDICTION_COLUMNS, ddl
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.frames import column, to_arrow
+from sparkinfer.driver.frames import column, settings, to_arrow
 from sparkinfer.driver.names import quoted, table_name
 from sparkinfer.driver.paths import literal
 from sparkinfer.driver.sources.selection import short_name
 from sparkinfer.driver.sql_errors import quiet
+from sparkinfer.executor.table_summary import CONFIDENCE_BINS, SUMMARY, TableSummary, summarised
 
-__all__ = ["CONFIDENCE_BINS", "FailedRow", "LabelCount", "Prediction", "TableFigures", "figures_of", "rows_of_run"]
-
-CONFIDENCE_BINS = 100
-"""Of equal width in [0, 1]: the last one holds 1 too."""
+__all__ = ["FailedRow", "LabelCount", "Prediction", "TableFigures", "figures_of", "rows_of_run"]
 
 LABELS = 30
 """The most frequent ones."""
 
-SAMPLE = 24
-"""Predictions by chance: by a hash of the path, so the same rows whenever one asks."""
+COLLECTED_ROWS = 50_000
+"""So many rows at most are added up on the driver: some 10 MB of names, labels and confidences."""
 
-LEAST_CONFIDENT = 12
-
-FAILED_GROUPS = 6
-"""Of each error code, by a hash of the path; each group shows one row."""
+_LARGE_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.parquet.columnarReaderBatchSize": "4096",
+    "spark.sql.orc.columnarReaderBatchSize": "4096",
+}
+"""Spark's defaults: those of the job are for rows with images."""
 
 
 @dataclass(frozen=True)
@@ -107,20 +107,23 @@ def rows_of_run(spark: SparkSession, spec: JobSpec, run_id: str) -> DataFrame:
     """The rows of the prediction table that a run has written; lazy.
 
     Returns:
-        DataFrame(path string, class_idx int, label string, confidence double, code, stage, message string).
+        DataFrame(path string, class_idx int, label string, confidence double, code, stage, message string,
+        mark bigint): `mark` is a hash of the path.
     """
     sink = spec.sink
     key = "path" if spec.source.kind == "images" else short_name(spec.source.path_column)
     with quiet():
         table = spark.table(table_name(sink.target, "sink.table")) if sink.table else _folder(spark, spec, key)
+    path = column(key).cast("string")
     return table.where(F.col("run_id") == run_id).select(
-        column(key).cast("string").alias("path"),
+        path.alias("path"),
         F.col("predicted_class_idx").cast("int").alias("class_idx"),
         F.col("label").cast("string").alias("label"),
         F.col("confidence").cast("double").alias("confidence"),
         F.col("error_code").cast("string").alias("code"),
         F.col("error_stage").cast("string").alias("stage"),
         F.col("error_message").cast("string").alias("message"),
+        F.xxhash64(path).alias("mark"),
     )
 
 
@@ -134,68 +137,43 @@ def _folder(spark: SparkSession, spec: JobSpec, key: str) -> DataFrame:
     return reader.load(literal(sink.target))
 
 
-def figures_of(spark: SparkSession, rows: DataFrame) -> TableFigures:
+def figures_of(rows: DataFrame, count: int | None) -> TableFigures:
     """Counts and samples, by one Spark job.
 
     Args:
-        spark: the session.
         rows: from `rows_of_run`.
+        count: of them, as far as is known.
     """
-    found = to_arrow(spark.sql(_QUERY, rows=rows)).to_pylist()
-    parts: dict[str, list[dict[str, Any]]] = {}
-    for row in found:
-        parts.setdefault(row.pop("part"), []).append(row)
-    bins = {row["class_idx"]: row["rows"] for row in parts.get("confidence", [])}
-    labels = sorted(parts.get("label", []), key=lambda row: (-row["rows"], row["class_idx"] or 0))
+    summary = TableSummary()
+    if count is not None and count <= COLLECTED_ROWS:
+        summary.add(to_arrow(rows))
+    else:
+        with settings(rows.sparkSession, _LARGE_BATCHES):
+            parts = to_arrow(rows.mapInArrow(summarised, f"{SUMMARY} binary"))[SUMMARY].to_pylist()
+        for part in parts:
+            summary.merge(pickle.loads(part))  # noqa: S301 - made by a task of ours
+    return _figures(summary)
+
+
+def _figures(summary: TableSummary) -> TableFigures:
+    labels = sorted(summary.labels.items(), key=lambda item: (-item[1], item[0][0] or 0, item[0][1] or ""))
     errors: dict[str, int] = {}
-    for row in parts.get("failed", []):
-        errors[row["code"]] = errors.get(row["code"], 0) + row["rows"]
-    least = sorted(parts.get("least", []), key=lambda row: (row["confidence"], row["path"] or ""))
+    for (code, _), (count, _) in summary.failed.items():
+        errors[code] = errors.get(code, 0) + count
+    failed = [FailedRow(code=code, **row) for (code, _), (_, row) in summary.failed.items()]
     return TableFigures(
-        rows=sum(bins.values()) + sum(errors.values()),
+        rows=sum(summary.confidence) + summary.outside + sum(errors.values()),
         errors=dict(sorted(errors.items(), key=lambda item: (-item[1], item[0]))),
-        confidence=tuple(bins.get(number, 0) for number in range(CONFIDENCE_BINS)),
-        outside=sum(count for number, count in bins.items() if number not in range(CONFIDENCE_BINS)),
-        labels=tuple(LabelCount(row["class_idx"], row["label"], row["rows"]) for row in labels[:LABELS]),
+        confidence=tuple(summary.confidence),
+        outside=summary.outside,
+        labels=tuple(LabelCount(*label, count) for label, count in labels[:LABELS]),
         more_labels=len(labels) > LABELS,
-        sample=_predictions(parts.get("sample", [])),
-        least=_predictions(least),
-        failed=tuple(
-            FailedRow(row["path"], row["code"], row["stage"], row["message"])
-            for row in sorted(parts.get("failed", []), key=lambda row: (row["code"], row["path"] or ""))
-        ),
+        sample=_predictions(summary.sample),
+        least=_predictions(summary.least),
+        failed=tuple(sorted(failed, key=lambda row: (row.code, row.path or ""))),
     )
 
 
-def _predictions(rows: Sequence[dict[str, Any]]) -> tuple[Prediction, ...]:
-    return tuple(Prediction(row["path"], row["class_idx"], row["label"], row["confidence"]) for row in rows)
-
-
-_GOOD = "FROM {rows} WHERE code IS NULL"
-_NO_FAILURE = "CAST(NULL AS string) AS code, CAST(NULL AS string) AS stage, CAST(NULL AS string) AS message"
-_ONE = f"path, class_idx, label, confidence, {_NO_FAILURE}, CAST(1 AS bigint) AS rows"
-
-# All parts have the same columns; `confidence` has the number of its bin in `class_idx`.
-_QUERY = f"""
-SELECT 'confidence' AS part, CAST(NULL AS string) AS path, bin AS class_idx, CAST(NULL AS string) AS label,
-       CAST(NULL AS double) AS confidence, {_NO_FAILURE}, count(1) AS rows
-FROM (
-  SELECT CASE WHEN confidence < 0 THEN -1 WHEN confidence > 1 OR confidence IS NULL THEN {CONFIDENCE_BINS}
-         ELSE least({CONFIDENCE_BINS - 1}, CAST(floor(confidence * {CONFIDENCE_BINS}) AS int)) END AS bin
-  {_GOOD}
-) GROUP BY bin
-UNION ALL (
-  SELECT 'label', CAST(NULL AS string), class_idx, label, CAST(NULL AS double), {_NO_FAILURE}, count(1) AS rows
-  {_GOOD} GROUP BY class_idx, label ORDER BY rows DESC, class_idx LIMIT {LABELS + 1}
-)
-UNION ALL (
-  SELECT 'failed', first.path, CAST(NULL AS int), CAST(NULL AS string), CAST(NULL AS double),
-         code, first.stage, first.message, rows
-  FROM (
-    SELECT code, min(struct(path, stage, message)) AS first, count(1) AS rows
-    FROM {{rows}} WHERE code IS NOT NULL GROUP BY code, pmod(xxhash64(path), {FAILED_GROUPS})
-  )
-)
-UNION ALL (SELECT 'sample', {_ONE} {_GOOD} ORDER BY xxhash64(path), path LIMIT {SAMPLE})
-UNION ALL (SELECT 'least', {_ONE} {_GOOD} ORDER BY confidence, path LIMIT {LEAST_CONFIDENT})
-"""  # noqa: S608 - of constants
+def _predictions(rows: pa.Table | None) -> tuple[Prediction, ...]:
+    listed = [] if rows is None else rows.drop_columns("mark").to_pylist()
+    return tuple(Prediction(**row) for row in listed)

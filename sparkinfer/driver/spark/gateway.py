@@ -30,7 +30,8 @@ def start_context(settings: Mapping[str, str]) -> None:
             itself does with it, which is to fetch `spark.jars` and `spark.jars.packages`.
     """
     start_java(settings)
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # With what spark-defaults.conf and PYSPARK_SUBMIT_ARGS say, which Java has as system properties by now.
+    conf = SparkConf(loadDefaults=True).setAll(list(settings.items()))
     SparkContext(conf=conf, gateway=SparkContext._gateway)
 
 

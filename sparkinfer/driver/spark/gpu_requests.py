@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from sparkinfer.core.errors import DeviceError, SpecError
 
-__all__ = ["EXECUTOR_GPUS", "MODEL_GPUS", "SETTINGS", "TASK_GPUS", "Placement", "check_requests", "place"]
+__all__ = ["EXECUTOR_GPUS", "MODEL_GPUS", "SETTINGS", "TASK_GPUS", "Placement", "check_requests", "manager_of", "place"]
 
 TASK_GPUS = "spark.task.resource.gpu.amount"
 EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
@@ -62,7 +62,7 @@ def check_requests(conf: Mapping[str, str], device: str, spark_version: str) -> 
         DeviceError: the model needs a GPU that nothing asks for.
     """
     per_task, per_executor = _task_amount(conf, spark_version), _executor_amount(conf)
-    kind = _kind(conf)
+    kind = manager_of(conf.get("spark.master", ""))
     if kind == "local" and per_executor and not per_task:
         raise SpecError(
             f"the master is {conf['spark.master']!r}, which has no executors that could hold GPUs",
@@ -92,14 +92,14 @@ def check_requests(conf: Mapping[str, str], device: str, spark_version: str) -> 
             allowed=[f"at most {per_executor}"],
             hint=f"the model uses one GPU a task: set it to 1, or raise {EXECUTOR_GPUS}",
         )
-    if kind in {"yarn", "k8s"} and not conf.get(_SCRIPT) and not conf.get(_PLUGIN):
+    if kind in {"yarn", "kubernetes"} and not conf.get(_SCRIPT) and not conf.get(_PLUGIN):
         raise SpecError(
             "without a script that lists its GPUs an executor cannot tell tasks which one is theirs",
             key=_SCRIPT,
             allowed=["path on the executors of a script that prints Spark's JSON"],
             hint=f"ship {_OURS} with --files, or in the image, and name it here",
         )
-    if kind == "k8s" and not conf.get(_VENDOR):
+    if kind == "kubernetes" and not conf.get(_VENDOR):
         raise SpecError(
             "Kubernetes names GPUs by their vendor", key=_VENDOR, allowed=["nvidia.com"], hint="set it to nvidia.com"
         )
@@ -131,8 +131,11 @@ def _obstacle(conf: Mapping[str, str], engine: str, spark_version: str) -> str |
     if conf.get(_DYNAMIC, "").lower() == "true":
         # A stage with its own resources then gets its own executors, while the others idle until they time out.
         return f"with {_DYNAMIC} it would need executors of its own, and the idle ones would hold the GPUs meanwhile"
-    if _kind(conf) not in {"standalone", "yarn", "k8s"}:
-        return f"the master {conf.get('spark.master')!r} is none of standalone, YARN and Kubernetes"
+    master = conf.get("spark.master", "")
+    if not master:
+        return "nothing names the master; only standalone, YARN and Kubernetes can give one stage GPUs of its own"
+    if manager_of(master) not in {"standalone", "yarn", "kubernetes"}:
+        return f"the master {master!r} is none of standalone, YARN and Kubernetes"
     return None
 
 
@@ -141,7 +144,7 @@ def _check_unasked(kind: str, device: str, per_executor: int) -> None:
     if device == "cpu" or kind == "local":
         return
     # A pod sees its own GPU and no other. Elsewhere all executors of a node see all of its GPUs.
-    if per_executor > (1 if kind == "k8s" else 0):
+    if per_executor > (1 if kind == "kubernetes" else 0):
         raise SpecError(
             f"executors hold GPUs ({EXECUTOR_GPUS}={per_executor}) and no task asks for one: all tasks of a node would "
             "use its first",
@@ -187,11 +190,10 @@ def _executor_amount(conf: Mapping[str, str]) -> int:
     return int(text)
 
 
-def _kind(conf: Mapping[str, str]) -> str:
-    """What gives out executors: local, standalone, yarn, k8s, or other."""
-    master = conf.get("spark.master", "")
+def manager_of(master: str) -> str:
+    """What gives out executors, by the master's URL: local, standalone, yarn, kubernetes, or other."""
     if re.fullmatch(r"local(\[.*\])?", master):
         return "local"
-    if master.startswith(("spark://", "local-cluster[")):
+    if master.startswith(("spark://", "local-cluster[")):  # the latter starts a master and Workers of its own
         return "standalone"
-    return "yarn" if master == "yarn" else "k8s" if master.startswith("k8s://") else "other"
+    return "yarn" if master == "yarn" else "kubernetes" if master.startswith("k8s://") else "other"

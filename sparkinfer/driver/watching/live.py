@@ -17,8 +17,9 @@ from typing import Any, Self, cast
 
 from pyspark.sql import SparkSession
 
-from sparkinfer.core.errors import MissingExtraError
+from sparkinfer.core.errors import MissingExtraError, UserError
 from sparkinfer.driver.watching.receiver import Receiver, bind_host, driver_host
+from sparkinfer.driver.watching.refusals import refusal
 from sparkinfer.driver.watching.task_status import TaskStatus
 from sparkinfer.driver.watching.telemetry import TaskCounts, Telemetry
 from sparkinfer.executor.report import Tally, TallyParam
@@ -80,6 +81,8 @@ class LiveRun:
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="sparkinfer-live", daemon=True)
         self._looks_without = 0  # though rows came in
+        self._failed = 0  # attempts that were looked at
+        self._refusal: UserError | None = None
 
     def __enter__(self) -> Self:
         self._receiver = self._listen()
@@ -103,6 +106,9 @@ class LiveRun:
             rows: of the whole run, where their number is known.
             known: rows of this pass by the error code that they have before anything is read.
             before: rows that are not this pass's: committed earlier in this run, or kept.
+
+        Raises:
+            UserError: attempts at tasks fail with this again and again: the others were not waited for.
         """
         if counts is None:
             counts = self._spark.sparkContext.accumulator(Tally(), cast(Any, TallyParam()))
@@ -116,6 +122,10 @@ class LiveRun:
             self._watched = (number, status, counts)
             try:
                 yield LivePass(self.telemetry, target, counts)
+            except Exception:
+                if self._refusal is not None:
+                    raise self._refusal from None
+                raise
             finally:
                 self._watched = None
 
@@ -142,10 +152,22 @@ class LiveRun:
             except Exception as error:  # noqa: BLE001 - of py4j, of a session that is stopped; a display ends no run
                 log.debug("Spark's status cannot be read: %s", error)
                 tasks = TaskCounts()
+            self._end_if_refused(status, tasks)
             seen: Tally = counts.value
             ended = Tally(seen.rows, dict(seen.errors))
             self.telemetry.hear_spark(number, tasks, ended)
             self._look_for_messages(ended)
+
+    def _end_if_refused(self, status: TaskStatus, tasks: TaskCounts) -> None:
+        """Ends the pass when its tasks only repeat an error that is the person's to mend."""
+        context = self._spark.sparkContext
+        try:
+            if tasks.failed > self._failed and self._refusal is None:
+                self._failed, self._refusal = tasks.failed, refusal(context, status)
+            if self._refusal is not None:
+                context.cancelJobsWithTag(status.tag)
+        except Exception as error:  # noqa: BLE001 - as in `_watch`; Spark ends the job by itself, later
+            log.debug("failed tasks cannot be looked at: %s", error)
 
     def _look_for_messages(self, ended: Tally) -> None:
         """Says so when tasks end and none has sent a message, and takes it back when one has."""

@@ -2,7 +2,7 @@
 
 The page is `driver.metrics_page`; this module brings it out. Serving is a thread of prometheus_client's own HTTP server
 on one address. Pushing replaces the figures of the last run of the same name in a Pushgateway; a gateway that does not
-answer is told and costs at most `PUSH_SECONDS`, never the job.
+answer is a warning in the log and costs at most `PUSH_SECONDS`, never the job.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def run_metrics(
         model: its model, with its name.
         telemetry: what is known of the run.
         latency: of its rows; on the page where the job keeps running.
-        tell: told where the page is, and when it could not be pushed.
+        tell: told where the page is.
 
     Raises:
         SpecError: the address or the port cannot be had.
@@ -114,7 +114,7 @@ def exposed(spec: MetricsSpec, page: Page, name: str, host: str, tell: Callable[
             yield
         finally:
             if spec.push is not None:
-                _push(spec.push, registry, name, tell)
+                _push(spec.push, registry, name)
 
 
 @contextmanager
@@ -141,12 +141,11 @@ def _served(spec: MetricsSpec, registry: CollectorRegistry, host: str, tell: Cal
         thread.join()
 
 
-def _push(gateway: str, registry: CollectorRegistry, name: str, tell: Callable[[str], None]) -> None:
+def _push(gateway: str, registry: CollectorRegistry, name: str) -> None:
     from prometheus_client import push_to_gateway
 
     try:
         push_to_gateway(gateway, PUSHED_JOB, registry, grouping_key={"name": name}, timeout=PUSH_SECONDS)
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        log.warning("metrics could not be pushed to %s: %s", gateway, reason)
-        tell(f"could not be pushed to {gateway}: {reason}")
+        # To the log alone, which a quiet console has too.
+        log.warning("metrics could not be pushed to %s: %s", gateway, getattr(error, "reason", None) or error)

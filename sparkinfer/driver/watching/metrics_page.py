@@ -104,7 +104,11 @@ class Page:
         )
 
     def _about_rows(self, seen: Snapshot) -> Iterator[Metric]:
-        yield self._counter("rows", "Rows of the prediction table, good and failed.", value=seen.rows)
+        yield self._counter(
+            "rows",
+            "Rows that this run predicted, good and failed; of a retry those run again.",
+            value=seen.rows,
+        )
         yield self._counter(
             "row_errors",
             "Failed rows by error code.",

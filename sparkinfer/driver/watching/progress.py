@@ -31,7 +31,8 @@ NOW_S = 10.0
 AHEAD_S = 120.0
 """Seconds whose speed is taken for that of the rest: long enough for a slow folder, short to forget the start."""
 
-_BAR_COLUMNS = 40
+_BAR_COLUMNS = 24
+"""What 80 columns leave beside a billion rows."""
 _CODES_SHOWN = 4
 
 
@@ -79,10 +80,9 @@ class View:
         return f"{_counted(failed, 'error')} ({_per_cent(failed, self.now.rows)}): {shown}{more}"
 
     def tasks_text(self) -> str:
-        """2 tasks running, 3 of 12 done, 0 failed; model busy 87 %, batch 8 on cpu."""
+        """2 running, 3 of 12 done, 0 failed; model busy 87 %, batch 8 on cpu."""
         tasks = self.now.tasks
-        running = _counted(tasks.running, "task")
-        text = f"{running} running, {tasks.done:,} of {tasks.total:,} done, {tasks.failed:,} failed"
+        text = f"{tasks.running:,} running, {tasks.done:,} of {tasks.total:,} done, {tasks.failed:,} failed"
         if self.busy_share is None:
             return text
         devices = sorted({device.name.partition(":")[0] for _, device in self.now.devices})
@@ -91,7 +91,7 @@ class View:
 
     def line(self) -> str:
         """Everything, for a log."""
-        return f"{self.rows_text()}; {self.speed_text()}; {self.errors_text()}; {self.tasks_text()}"
+        return f"{self.rows_text()}; {self.speed_text()}; {self.errors_text()}; tasks: {self.tasks_text()}"
 
 
 class Window:
@@ -141,6 +141,7 @@ class Progress:
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._shown = Live(get_renderable=self._frame, console=self._console, refresh_per_second=FRAMES_PER_SECOND)
         else:
+            self._note()
             self._shown = threading.Thread(target=self._write_lines, name="sparkinfer-progress", daemon=True)
         self._shown.start()
         return self
@@ -151,6 +152,7 @@ class Progress:
             self._shown.stop()
         elif self._shown is not None:
             self._shown.join()
+            self._note()
 
     def _frame(self) -> RenderableType:
         view = self._window.view(self._telemetry.snapshot())
@@ -176,12 +178,16 @@ class Progress:
     def write_line(self) -> None:
         """Writes one line, if a pass runs or has run."""
         view = self._window.view(self._telemetry.snapshot())
-        note = view.now.note
+        self._note()
+        if view.now.active_seconds:
+            self._print("progress", view.line())
+
+    def _note(self) -> None:
+        """Tells once why figures come only as tasks end, also where a run ends before its first line."""
+        note = self._telemetry.snapshot().note
         if note and note != self._noted:
             self._print("progress", note)
         self._noted = note
-        if view.now.active_seconds:
-            self._print("progress", view.line())
 
     def _print(self, label: str, text: str) -> None:
         self._console.print(f"[bold]{label}[/]  {escape(text)}", soft_wrap=True, highlight=False)

@@ -18,27 +18,31 @@ class TaskStatus:
 
     Args:
         context: Spark's.
+
+    Attributes:
+        tag: that Spark knows the jobs by.
     """
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self._tag = f"sparkinfer-progress-{uuid.uuid4().hex}"
+        self.tag = f"sparkinfer-progress-{uuid.uuid4().hex}"
         self._stages: dict[int, tuple[int, ...]] = {}  # of each job
         self._whole: dict[int, SparkStageInfo] = {}  # stages that are over: Spark forgets old ones
+        self._failing: dict[int, int] = {}
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """While it is open, jobs of the calling thread count."""
-        self._context.addJobTag(self._tag)
+        self._context.addJobTag(self.tag)
         try:
             yield
         finally:
-            self._context.removeJobTag(self._tag)
+            self._context.removeJobTag(self.tag)
 
     def counts(self) -> TaskCounts:
         """The tasks of all stages that have begun."""
         tracker = self._context.statusTracker()
-        for job in self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag):
+        for job in self._context._jsc.sc().statusTracker().getJobIdsForTag(self.tag):
             if job not in self._stages and (info := tracker.getJobInfo(job)) is not None:
                 self._stages[job] = tuple(info.stageIds)
         total = done = running = failed = 0
@@ -52,4 +56,10 @@ class TaskStatus:
             done += seen.numCompletedTasks
             running += seen.numActiveTasks
             failed += seen.numFailedTasks
+            if seen.numFailedTasks:
+                self._failing[stage] = seen.currentAttemptId
         return TaskCounts(total, done, running, failed)
+
+    def failing(self) -> list[tuple[int, int]]:
+        """(stage, attempt at it) of those with failed tasks, as of the last count."""
+        return list(self._failing.items())

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from sparkinfer.core.telemetry import DeviceFigures, Figures, TaskMessage, TaskState
 from sparkinfer.driver.watching.attempts import Attempts
+from sparkinfer.driver.watching.devices import DeviceRecord, Devices
 from sparkinfer.executor.report import Tally
 
 __all__ = ["Sample", "Snapshot", "TaskCounts", "TaskRecord", "Telemetry"]
@@ -173,6 +174,7 @@ class Telemetry:
         self._passes = 0
         self._tasks, self._ended, self._known = TaskCounts(), Tally(), Tally()
         self._attempts = Attempts()
+        self._devices = Devices()
 
     # --- what comes in ---------------------------------------------------------------------------------------------
 
@@ -198,6 +200,7 @@ class Telemetry:
         with self._lock:
             self._messages += 1
             if (message.run_id, message.pass_number) == (self._run_id, self._passes) and self._active_since is not None:
+                self._devices.hear(message)
                 for over in self._attempts.take(message):
                     self._file(over)
 
@@ -255,6 +258,11 @@ class Telemetry:
         with self._lock:
             return list(self._records)
 
+    def devices(self) -> list[DeviceRecord]:
+        """The devices of all passes, each once, with what they did."""
+        with self._lock:
+            return self._devices.records(self._attempts.running.values())
+
     def history(self) -> list[Sample]:
         """Throughput over time: at most `MAX_SAMPLES` points, evenly spread."""
         with self._lock:
@@ -267,6 +275,7 @@ class Telemetry:
         figures = message.figures
         self._past.add(figures)
         self._past_seconds += message.seconds
+        self._devices.settle(message)
         self._records.append(
             TaskRecord(
                 stage=message.stage,
