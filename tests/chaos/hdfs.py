@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ import psutil
 
 from tests.cluster.yarn import SCRIPT, Hadoop
 
-__all__ = ["HOWS", "PARTS", "Outage", "hdfs"]
+__all__ = ["HOWS", "PARTS", "Outage", "hdfs", "wait_until_back"]
 
 PARTS = {
     "name-node": "org.apache.hadoop.hdfs.server.namenode.NameNode",
@@ -23,6 +24,9 @@ PARTS = {
 
 HOWS = ("stop", "kill")
 """SIGSTOP, after which connections stay open and nobody answers; SIGKILL, after which they are refused."""
+
+START_SECONDS = 120.0
+"""As deploy/cluster/hadoop.py has it."""
 
 _MARK = "SPARKINFER_HADOOP"
 """`MARK` of deploy/cluster/hadoop.py."""
@@ -41,7 +45,6 @@ class Outage:
         self._hadoop, self._part, self._how = hadoop, part, how
         self._processes: list[psutil.Process] = []
         self._commands: list[tuple[list[str], dict[str, str], str]] = []
-        self._started: list[subprocess.Popen[bytes]] = []
 
     def begin(self) -> None:
         """The daemons are away when it returns."""
@@ -65,18 +68,35 @@ class Outage:
             return
         for number, (command, environment, place) in enumerate(self._commands):
             with (self._hadoop.folder / "logs" / f"{self._part}-again-{number}.log").open("ab") as log:
-                self._started.append(
-                    subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        stdout=log,
-                        stderr=log,
-                        env=environment,
-                        cwd=place,
-                        start_new_session=True,
-                    )
+                # In the background, and nobody's child: it is the cluster's to end.
+                subprocess.run(
+                    ["setsid", "--fork", *command],
+                    check=True,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    env=environment,
+                    cwd=place,
                 )
         self._commands = []
+
+
+def wait_until_back(hadoop: Hadoop) -> None:
+    """Returns when a file can be written and read.
+
+    Raises:
+        RuntimeError: not within `START_SECONDS`.
+    """
+    until, said = time.monotonic() + START_SECONDS, ""
+    while time.monotonic() < until:
+        try:
+            hadoop.dfs("-put", "-f", hadoop.folder / "cluster.json", "/probe")
+            hadoop.dfs("-cat", "/probe")
+        except subprocess.CalledProcessError as error:
+            said = str(error.stderr)
+        else:
+            return
+    raise RuntimeError(f"HDFS has not come back:\n{said[-2000:]}")
 
 
 def _daemons(hadoop: Hadoop, main_class: str) -> Iterator[psutil.Process]:

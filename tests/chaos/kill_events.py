@@ -50,6 +50,10 @@ class Tasks:
         known = [wait for wait in waits if wait is not None]
         return max(known, default=None)
 
+    def first_start(self, after: float, since: float) -> float | None:
+        """Seconds since a moment until the first task that was started after another; None: none was."""
+        return min((s - since for starts in self._starts.values() for s in starts if s >= after), default=None)
+
 
 def _events(file: Path) -> Iterator[dict[str, Any]]:
     try:

@@ -109,7 +109,8 @@ class Job:
             "model": {"path": str(self.folder / "colours.fake")},
             "batch": {"size": BATCH},
             "preprocess": {"resize": None, "crop": [32, 32]},
-            "sink": {"path": self.sink},
+            # As README says of a job that is run again: without snapshots the table may be there already.
+            "sink": {"path": self.sink, **({"mode": "overwrite"} if self.snapshot is None else {})},
             "spark": {"master": master},
         }
         if self.snapshot is not None:
@@ -131,7 +132,8 @@ def leftovers(output: Path) -> list[str]:
     return sorted(
         str(path.relative_to(output.parent))
         for path in output.parent.rglob("*")
-        if path.name.endswith((".new", ".old", ".retried")) or path.name.startswith(("_temporary", ".spark-staging"))
+        if path.name.endswith((".new", ".old", ".alive", ".retried"))
+        or path.name.startswith(("_temporary", ".spark-staging"))
     )
 
 

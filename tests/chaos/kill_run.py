@@ -89,6 +89,8 @@ class Strike:
         executors: application and id of what was hit.
         tasks_again: seconds until the tasks that were lost were started again; None when none was lost, or unknown.
         new_process: seconds until a Python worker that was not there before gave the model a batch; None: never.
+        command: of a driver, seconds until its command was given again.
+        first_task: of a driver, seconds until its first task was started: what the command needs by itself.
     """
 
     kind: str
@@ -97,6 +99,8 @@ class Strike:
     executors: list[tuple[str, str]] = field(default_factory=list)
     tasks_again: float | None = None
     new_process: float | None = None
+    command: float | None = None
+    first_task: float | None = None
 
     @property
     def recovery(self) -> float | None:
@@ -173,6 +177,8 @@ class Run:
         for strike in self.strikes:
             waits = [tasks.recovery(app, executor, strike.at) for app, executor in strike.executors]
             strike.tasks_again = max((wait for wait in waits if wait is not None), default=None)
+            if strike.kind in DRIVER_KINDS:
+                strike.first_task = tasks.first_start(strike.at + (strike.command or 0.0), since=strike.at)
 
     # --- the driver ---------------------------------------------------------------------------------------------------
 
@@ -218,6 +224,9 @@ class Run:
         if not self._driver_hit:
             raise RunFailedError(f"the driver ended with exit status {status}:\n{self._log_end()}")
         self._start_driver()
+        for strike in self.strikes:
+            if strike.kind in DRIVER_KINDS and strike.command is None:
+                strike.command = time.time() - strike.at
         return False
 
     def _end_driver(self) -> None:

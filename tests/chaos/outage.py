@@ -4,7 +4,8 @@ Photographs, prediction table and checkpoint in a real HDFS, executors of a real
 conf/spark-defaults.cluster.conf. The name node, or every data node, is stopped (connections stay open, nobody answers)
 or killed (connections are refused) while executors read, and comes back after so many seconds. Every row is compared
 with the undisturbed run. Exit status 1 when a row is lost, doubled or different (a coded row of the outage's making is
-a different one), when something half-written is left, or when the job ends otherwise than well.
+a different one), when something half-written is left, or when the job ends otherwise than well. A job that the outage
+has ended is started again by the same command, once, when HDFS is back: see "starts".
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from PIL import Image
 
 from sparkinfer.driver.session import find_java
-from tests.chaos.hdfs import HOWS, PARTS, Outage, hdfs
+from tests.chaos.hdfs import HOWS, PARTS, Outage, hdfs, wait_until_back
 from tests.chaos.kill_calls import Calls
 from tests.chaos.kill_job import Difference, Job, Rows, compare, leftovers, make_photos, rows_of
 from tests.chaos.kills import PROPERTIES, SMALL
@@ -73,7 +74,8 @@ class Outcome:
     """What came of one.
 
     Attributes:
-        status: exit status of the job.
+        status: exit status of the job, in the end.
+        starts: how often the command was given: 2 where the outage has ended it.
         difference: against the undisturbed run.
         codes: error codes that are not as undisturbed, with their number.
         left: names of what was left half-written.
@@ -83,6 +85,7 @@ class Outcome:
     """
 
     status: int
+    starts: int
     difference: Difference
     codes: Counter[str]
     left: list[str]
@@ -137,7 +140,14 @@ class Outages:
         longer = run.seconds - calm.seconds - case.seconds
         again = run.seen - calm.seen
         return Outcome(
-            run.status, compare(run.rows, calm.rows), codes, run.left, longer, again, run.said if run.status else ""
+            run.status,
+            run.starts,
+            compare(run.rows, calm.rows),
+            codes,
+            run.left,
+            longer,
+            again,
+            run.said if run.status else "",
         )
 
     def _calm(self, *, resumes: bool) -> _Run:
@@ -178,12 +188,23 @@ class Outages:
                 driver.wait()
             if outage:
                 outage.end()
-        assert not case or until, "the job was done before the outage began"
+        assert not case or until, f"the job was done before the outage began; see {job.folder}"
         seconds = time.monotonic() - began
+        starts = 1
+        if case:
+            wait_until_back(self._hadoop)
+            if driver.returncode:  # as a person would, once the file system is back
+                driver = self._start(job)
+                starts += 1
+                try:
+                    driver.wait(_HANG_SECONDS)
+                finally:
+                    driver.kill()
+                    driver.wait()
         seen += calls.look(executors_beside).rows
         said = (job.folder / "driver.log").read_text("utf-8", errors="replace")[-4000:]
         rows, left = self._fetch(job) if driver.returncode == 0 else ([], [])
-        return _Run(driver.returncode, rows, left, seen, seconds, said)
+        return _Run(driver.returncode, starts, rows, left, seen, seconds, said)
 
     def _start(self, job: Job) -> subprocess.Popen[bytes]:
         settings = {
@@ -195,14 +216,13 @@ class Outages:
         options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
         submit = shlex.join(["--properties-file", str(PROPERTIES), *options, "pyspark-shell"])
         environment = self._cluster.environment() if self._cluster else _local_environment()
-        with (job.folder / "driver.log").open("wb") as log:
+        with (job.folder / "driver.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, _ENTRY, job.file],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment
-                | {"PYSPARK_SUBMIT_ARGS": submit, "HADOOP_CONF_DIR": str(self._hadoop.folder / "conf")},
+                env=environment | {"PYSPARK_SUBMIT_ARGS": submit, "HADOOP_CONF_DIR": str(self._hadoop.folder / "conf")},
                 start_new_session=True,
             )
 
@@ -222,6 +242,7 @@ def _local_environment() -> dict[str, str]:
 @dataclass(frozen=True)
 class _Run:
     status: int
+    starts: int
     rows: Rows
     left: list[str]
     seen: int
@@ -290,8 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
             latency=given.latency,
             conf=dict(setting.split("=", 1) for setting in given.conf),
         )
-        print("| outage | exit status | lost | doubled | different | codes of its making | left | s longer | seen again |")
-        print(f"|{'---|' * 9}", flush=True)
+        print(f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}", flush=True)
         outcomes = []
         for case in cases:
             outcome = outages.run(case)
@@ -302,10 +322,16 @@ def main(arguments: list[str] | None = None) -> int:
     return 0 if all(outcome.is_right for outcome in outcomes) else 1
 
 
+_HEAD = (
+    *("outage", "exit status", "starts", "lost", "doubled", "different", "codes of its making", "left", "s longer"),
+    "rows seen again",
+)
+
+
 def _line(case: Case, outcome: Outcome) -> str:
     difference = outcome.difference
     codes = ", ".join(f"{count} {code}" for code, count in outcome.codes.items()) or "none"
-    cells = [case, outcome.status, difference.lost, difference.doubled, difference.different, codes]
+    cells = [case, outcome.status, outcome.starts, difference.lost, difference.doubled, difference.different, codes]
     cells += [len(outcome.left), f"{outcome.longer:.1f}", outcome.again]
     return f"| {' | '.join(map(str, cells))} |"
 

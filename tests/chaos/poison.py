@@ -16,6 +16,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from sparkinfer.core.errors import SparkInferError
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.job import run_job
 from sparkinfer.driver.session import get_session
+from tests.chaos.memory_killer import MemoryKiller
 from tests.executor import deadly
 from tests.images import encode, noise, png_chunk
 from tests.spark.attempts import failed_attempts
@@ -38,6 +40,9 @@ SIDE = 30_000
 
 WORKER_MEMORY = "3g"
 """Address space of a Python worker, where it is limited."""
+
+KILLED_AT = 800 << 20
+"""Resident bytes of a Python worker at which it is killed as by the kernel: thrice what one takes here to run."""
 
 RESULT = ("predicted_class_idx", "label", "confidence", "top_k", "error_code")
 
@@ -52,6 +57,7 @@ class Kind:
         codes: what they may come out as.
         conf: Spark settings of the session.
         preprocess: more keys of that block.
+        killed_at: resident bytes at which a Python worker is killed from outside.
     """
 
     name: str
@@ -60,6 +66,7 @@ class Kind:
     codes: tuple[str, ...] = ("WORKER_CRASHED",)
     conf: dict[str, str] = field(default_factory=dict)
     preprocess: dict[str, Any] = field(default_factory=dict)
+    killed_at: int | None = None
 
 
 def kinds() -> list[Kind]:
@@ -70,7 +77,8 @@ def kinds() -> list[Kind]:
     return [
         Kind("SIGSEGV in the decoder", deadly.SEGV, 3),
         Kind("SIGABRT in the decoder", deadly.ABORT, 3),
-        Kind("SIGKILL, as for want of memory", deadly.KILL, 3),
+        Kind("SIGKILL in the decoder", deadly.KILL, 3),
+        Kind(f"memory, killed at {KILLED_AT >> 20} MiB", deadly.GROW, 3, killed_at=KILLED_AT),
         Kind("a decoder that waits for ever", deadly.HANG, 2, ("TIMEOUT",)),
         Kind("a decoder that hangs in native code", deadly.HOLD, 2, ("TIMEOUT",)),
         Kind("SIGSEGV, many in one partition", deadly.SEGV, 25),
@@ -127,9 +135,10 @@ class Campaign:
         spark = _session(spec)
         before = failed_attempts(spark)
         started = time.monotonic()
-        status = 0
+        status, killer = 0, None
         try:
-            run_job(spec)
+            with MemoryKiller(kind.killed_at) if kind and kind.killed_at else nullcontext() as killer:
+                run_job(spec)
         except SparkInferError as error:
             status = error.exit_status
             print(error.render(), file=sys.stderr)
@@ -141,6 +150,8 @@ class Campaign:
         if kind is None:
             self._undisturbed = out
         wrong = self._compare(out, len(table), poison, kind.codes if kind else ())
+        if killer is not None and not killer.killed:
+            wrong.append("nothing was killed for its memory")
         if extra > 1:
             wrong.append(f"{extra} extra attempts")
         name = kind.name if kind else "none"

@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from tests.chaos.outage import Case, Outages
 from tests.cluster.yarn import DEMO, ROOT, Hadoop
+from tests.images import noise
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -163,3 +165,11 @@ def test_a_driver_in_client_mode_that_dies_goes_on_from_its_checkpoint(hadoop, l
     assert rows["damaged.jpg"]["error_code"] == "TRUNCATED"
     assert rows["photo 01.jpg"]["path"] == f"{hadoop.name_node}/images/more/photo 01.jpg"
     assert pick(rows) == pick(local)
+
+
+def test_no_row_suffers_when_the_name_node_is_away_for_ten_seconds(hadoop, tmp_path):
+    originals = [noise((200, 150), seed) for seed in range(3)]
+    outages = Outages(hadoop, None, tmp_path / "outages", originals, rows=32, latency=0.5)
+    outcome = outages.run(Case("name-node", "kill", snapshot=8, at=10, seconds=10))
+    assert outcome.is_right, outcome
+    assert outcome.starts == 1

@@ -15,8 +15,13 @@ from sparkinfer.executor import decode as ours
 
 __all__ = ["decode", "held", "once"]
 
-ABORT, EXIT, HANG, HOLD, KILL, SEGV = b"ABORT", b"EXIT", b"HANG", b"HOLD", b"KILL", b"SEGV"
-"""Images, by what they do. HOLD hangs in native code that keeps the interpreter's lock."""
+ABORT, EXIT, GROW, HANG, HOLD, KILL, SEGV = b"ABORT", b"EXIT", b"GROW", b"HANG", b"HOLD", b"KILL", b"SEGV"
+UNSAYABLE = b"UNSAYABLE"
+"""Images, by what they do. HOLD hangs in native code that keeps the interpreter's lock; GROW takes memory and waits for
+somebody who kills it for that. UNSAYABLE raises what `except Exception` lets pass, with a text that has no UTF-8."""
+
+_GROWN = 3 << 29
+"""Bytes that GROW takes: no machine that runs the tests is short of them."""
 
 _ONCE, _HELD = b"ONCE ", b"HELD "
 
@@ -42,6 +47,12 @@ def decode(data: bytes | memoryview, spec: PreprocessSpec) -> Image.Image:
         os.kill(os.getpid(), signal.SIGKILL)
     elif image == EXIT:
         os._exit(3)
+    elif image == UNSAYABLE:
+        raise BaseException("\ud800")  # noqa: TRY002 - so it must be
+    elif image == GROW:
+        taken = [b"x" * (16 << 20) for _ in range(_GROWN >> 24)]
+        threading.Event().wait()
+        raise AssertionError(len(taken))
     elif image == HANG:
         threading.Event().wait()
     elif image == HOLD:
