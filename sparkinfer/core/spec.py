@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -197,6 +198,16 @@ class ProgressSpec(_Block):
         return seconds(self.every)
 
 
+def _is_http_url(text: str) -> bool:
+    """Whether a URL can be called: with a host, a port that is a number, and no login."""
+    try:
+        parts = urlsplit(text)
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not re.search(r"[\s@]", parts.netloc)
+
+
 class MetricsSpec(_Block):
     """Figures for Prometheus: served while the job runs, pushed when it ends. At least one of port and push."""
 
@@ -214,7 +225,7 @@ class MetricsSpec(_Block):
     @field_validator("push")
     @classmethod
     def _is_url(cls, value: str | None) -> str | None:
-        if value is not None and re.fullmatch(r"https?://[^/\s@]+(?:/\S*)?", value) is None:
+        if value is not None and not _is_http_url(value):
             raise ValueError("must be an http or https URL without a login: http://gateway:9091")
         return value
 

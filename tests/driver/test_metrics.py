@@ -7,6 +7,7 @@ import re
 import socket
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,12 @@ def test_rows_and_errors_are_those_of_the_snapshot():
     assert found["sparkinfer_mean_images_per_second", ()] == 2
     errors = {labels[0]: value for (name, labels), value in found.items() if name == "sparkinfer_row_errors_total"}
     assert errors == {**dict.fromkeys(map(str, ErrorCode), 0), "TRUNCATED": 4, "EMPTY": 3}
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_a_run_that_is_broken_off_says_so(broken_off):
+    found = samples_of(text_of(page_of(replace(busy(), broken_off=broken_off))))
+    assert found["sparkinfer_run_broken_off", ()] == broken_off
 
 
 def test_work_is_that_of_the_tasks():

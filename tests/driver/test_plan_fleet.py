@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.driver.planning.fleet import fleet_of, local_cores
+from sparkinfer.core.errors import SpecError
+from sparkinfer.driver.planning.fleet import fleet_of
 from sparkinfer.driver.planning.profile import Settings
 from sparkinfer.driver.planning.resource_rule import Cluster
-from sparkinfer.driver.spark.gpu_requests import manager_of
+from sparkinfer.driver.spark.masters import check_master, local_cores, manager_of
 
 GIB = 1 << 30
 GPU = {"spark.executor.resource.gpu.amount": "1", "spark.task.resource.gpu.amount": "1"}
@@ -28,6 +29,20 @@ DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 )
 def test_manager(master, expected):
     assert manager_of(master) == expected
+
+
+@pytest.mark.parametrize(
+    "master", ["banana", "local[abc]", "local[0]", "local[2*]", "local[-1]", "local[2", "local:2", "local-cluster[2]"]
+)
+def test_what_is_no_master(master):
+    with pytest.raises(SpecError) as refused:
+        check_master(master)
+    assert refused.value.key == "spark.master"
+
+
+@pytest.mark.parametrize("master", ["", "local", "local[02, 3]", "yarn", "k8s://h", "own://manager", "spark://a:1,b:1"])
+def test_what_may_be_one(master):
+    check_master(master)
 
 
 def test_cores_of_a_local_master(monkeypatch):

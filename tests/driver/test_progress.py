@@ -68,6 +68,20 @@ def _told(sequence, rows, seconds):
     )
 
 
+@pytest.mark.parametrize("every_s", [0.5, 5.0, 9.9, 10.001, 30.0, 300.0])
+def test_speed_now_is_told_however_seldom_one_looks(every_s):
+    """20 rows a second at first, then 10; the model is busy half of the time."""
+    looks = [at(every_s * look, round(every_s * 20 * look)) for look in range(1, 50)]
+    then = every_s * 49
+    looks += [
+        at(then + every_s * look, round(20 * then + every_s * 10 * look), **busy(every_s * look / 2, every_s * look))
+        for look in range(1, 50)
+    ]
+    view = after(*looks)
+    assert view.rate == pytest.approx(10, rel=0.01)
+    assert view.busy_share == pytest.approx(0.5)
+
+
 def test_speed_now_is_that_of_the_last_seconds_and_the_rest_goes_as_before():
     """50 rows a second for 60 s, then 100."""
     slow = [at(float(second), 50 * second) for second in range(1, 21)]

@@ -130,6 +130,24 @@ def test_exact_counts_take_the_place_of_what_was_told(run):
     assert (run.snapshot().rows, run.snapshot().errors) == (29, {"EMPTY": 7})
 
 
+def test_of_a_run_that_is_broken_off_only_what_is_written_counts(run):
+    run.take(told(0, 10))
+    run.settle(Tally(10, {"EMPTY": 1}))
+    run.begin(None, {"EMPTY": 2})
+    run.take(told(0, 6, pass_number=2))
+    run.hear_spark(2, TaskCounts(total=3, running=1), Tally(7))
+    run.break_off()
+    now = run.snapshot()
+    assert (now.rows, now.errors, now.tasks.running, now.broken_off) == (10, {"EMPTY": 1}, 0, True)
+    assert now.figures.rows == 16  # work that was done
+
+
+def test_a_run_that_is_done_is_not_broken_off(run):
+    run.settle(Tally(10))
+    run.break_off()
+    assert (run.snapshot().rows, run.snapshot().broken_off) == (10, False)
+
+
 def test_without_messages_the_rows_of_tasks_that_ended_count(run):
     tally = Tally(64, {"CORRUPT": 2})
     run.hear_spark(1, TaskCounts(total=6, done=1, running=2), tally)

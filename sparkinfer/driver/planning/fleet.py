@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 
 from sparkinfer.driver.planning.profile import Settings
 from sparkinfer.driver.planning.resource_rule import RESERVED_CORES, Cluster
-from sparkinfer.driver.spark.gpu_requests import EXECUTOR_GPUS, TASK_GPUS, manager_of
+from sparkinfer.driver.spark.gpu_requests import EXECUTOR_GPUS, TASK_GPUS
+from sparkinfer.driver.spark.masters import check_master, local_cores, manager_of
 from sparkinfer.driver.spark.resources import task_slots
 
-__all__ = ["Fleet", "fleet_of", "local_cores"]
+__all__ = ["Fleet", "fleet_of"]
 
 LEAST_PARALLELISM = 2
 """What `CoarseGrainedSchedulerBackend.defaultParallelism` gives while no executor is there."""
@@ -48,13 +47,6 @@ class Fleet:
         return None if count is None or self.slots is None else count * self.slots
 
 
-def local_cores(master: str) -> int:
-    """Cores of a local master on this machine."""
-    number = re.fullmatch(r"local(?:\[\s*([^,\]]+?)\s*(?:,.*)?\])?", master)
-    wanted = number[1] if number and number[1] else "1"
-    return (os.cpu_count() or 1) if wanted == "*" else int(wanted)
-
-
 def fleet_of(settings: Settings, master: str, cluster: Cluster | None = None, running: int | None = None) -> Fleet:
     """Reads the settings as Spark will.
 
@@ -67,6 +59,7 @@ def fleet_of(settings: Settings, master: str, cluster: Cluster | None = None, ru
     Raises:
         SpecError: a value that Spark would not take.
     """
+    check_master(master)
     manager = manager_of(master)
     cores = _cores(settings, manager, master, cluster)
     most, executors = _executors(settings, manager, cores, cluster)

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sparkinfer.core.errors import DeviceError, SpecError
+from sparkinfer.driver.spark.masters import manager_of
 
-__all__ = ["EXECUTOR_GPUS", "MODEL_GPUS", "SETTINGS", "TASK_GPUS", "Placement", "check_requests", "manager_of", "place"]
+__all__ = ["EXECUTOR_GPUS", "MODEL_GPUS", "SETTINGS", "TASK_GPUS", "Placement", "check_requests", "place"]
 
 TASK_GPUS = "spark.task.resource.gpu.amount"
 EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
@@ -188,12 +189,3 @@ def _executor_amount(conf: Mapping[str, str]) -> int:
             hint=f"several tasks share a GPU by {TASK_GPUS}, for example 0.5",
         )
     return int(text)
-
-
-def manager_of(master: str) -> str:
-    """What gives out executors, by the master's URL: local, standalone, yarn, kubernetes, or other."""
-    if re.fullmatch(r"local(\[.*\])?", master):
-        return "local"
-    if master.startswith(("spark://", "local-cluster[")):  # the latter starts a master and Workers of its own
-        return "standalone"
-    return "yarn" if master == "yarn" else "kubernetes" if master.startswith("k8s://") else "other"

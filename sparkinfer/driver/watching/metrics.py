@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPException
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -88,7 +87,10 @@ def run_metrics(
     )
     host = driver_host(dict(spark.sparkContext.getConf().getAll()))
     with exposed(spec.metrics, page, spec.name, host, tell):
-        yield
+        try:
+            yield
+        finally:
+            telemetry.break_off()  # so that no row is pushed that is in no table
 
 
 @contextmanager
@@ -146,6 +148,6 @@ def _push(gateway: str, registry: CollectorRegistry, name: str) -> None:
 
     try:
         push_to_gateway(gateway, PUSHED_JOB, registry, grouping_key={"name": name}, timeout=PUSH_SECONDS)
-    except (OSError, HTTPException) as error:
+    except Exception as error:  # noqa: BLE001 - whatever a gateway or a proxy does, the job is done
         # To the log alone, which a quiet console has too.
         log.warning("metrics could not be pushed to %s: %s", gateway, getattr(error, "reason", None) or error)

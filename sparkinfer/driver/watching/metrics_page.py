@@ -95,6 +95,9 @@ class Page:
         )
         yield self._gauge("run_start_timestamp_seconds", "Unix time at which the run started.", value=run.started)
         yield self._gauge("run_duration_seconds", "Since the first pass over the input began.", value=seen.seconds)
+        yield self._gauge(
+            "run_broken_off", "1 when the run ended before the pass it was at was written.", value=seen.broken_off
+        )
         tasks = seen.tasks
         yield self._gauge(
             "tasks",
@@ -106,7 +109,7 @@ class Page:
     def _about_rows(self, seen: Snapshot) -> Iterator[Metric]:
         yield self._counter(
             "rows",
-            "Rows that this run predicted, good and failed; of a retry those run again.",
+            "Rows that this run predicted, good and failed; of a retry those run again; at its end those in the table.",
             value=seen.rows,
         )
         yield self._counter(

@@ -42,10 +42,10 @@ class View:
 
     Attributes:
         now: its figures.
-        rate: rows a second, over the last `NOW_S`; None before anything can be said.
+        rate: rows a second, over the last `NOW_S` or since the look before; None before anything can be said.
         mean_rate: rows a second of the whole run.
         left_s: seconds until it ends, if it goes on as in the last `AHEAD_S`; None where nobody knows.
-        busy_share: of the last `NOW_S`.
+        busy_share: in the time of `rate`.
     """
 
     now: Snapshot
@@ -108,7 +108,9 @@ class Window:
             self._seen.append(now)
         # Rows come some seconds after the start: until then there is nothing to measure from.
         began = next((seen for seen in self._seen if seen.rows), now)
-        lately = next((seen for seen in self._seen if now.active_seconds - seen.active_seconds <= NOW_S), now)
+        # The last look before these seconds, since looks may be further apart than they are long.
+        before = (seen for seen in reversed(self._seen) if now.active_seconds - seen.active_seconds >= NOW_S)
+        lately = next(before, self._seen[0])
         rate = _rate(lately, now)
         return View(
             now=now,

@@ -114,6 +114,7 @@ class Snapshot:
         messages: taken from tasks.
         rejected: messages that were not signed by this run, or damaged.
         note: why figures come only as tasks end; None while tasks tell while they run.
+        broken_off: whether the run ended in the middle of a pass: that one's rows are in no table, and not counted.
     """
 
     run_id: str
@@ -130,6 +131,7 @@ class Snapshot:
     messages: int = 0
     rejected: int = 0
     note: str | None = None
+    broken_off: bool = False
 
     @property
     def failed(self) -> int:
@@ -171,6 +173,7 @@ class Telemetry:
         self._total_rows: int | None = None
         self._messages = self._rejected = 0
         self._note: str | None = None
+        self._broken_off = False
         self._passes = 0
         self._tasks, self._ended, self._known = TaskCounts(), Tally(), Tally()
         self._attempts = Attempts()
@@ -230,13 +233,14 @@ class Telemetry:
             exact: counted in the table.
         """
         with self._lock:
-            for message in self._attempts.running.values():
-                self._file(message)
-            self._settled.add(Tally(exact.rows, exact.errors))
-            self._active_seconds, self._active_since = self._active(), None
-            self._tasks = replace(self._tasks, running=0)
-            self._ended, self._known, self._attempts = Tally(), Tally(), Attempts()
-            self._history.add(self._snapshot())
+            self._end_pass(exact)
+
+    def break_off(self) -> None:
+        """The run ends. If that is in the middle of a pass, its rows are in no table."""
+        with self._lock:
+            if self._active_since is not None:
+                self._end_pass(Tally())
+                self._broken_off = True
 
     def degrade(self, note: str | None) -> None:
         """Notes why figures come only as tasks end; None: they come while tasks run."""
@@ -269,6 +273,15 @@ class Telemetry:
             return list(self._history.samples)
 
     # --- under the lock --------------------------------------------------------------------------------------------
+
+    def _end_pass(self, exact: Tally) -> None:
+        for message in self._attempts.running.values():
+            self._file(message)
+        self._settled.add(Tally(exact.rows, exact.errors))
+        self._active_seconds, self._active_since = self._active(), None
+        self._tasks = replace(self._tasks, running=0)
+        self._ended, self._known, self._attempts = Tally(), Tally(), Attempts()
+        self._history.add(self._snapshot())
 
     def _file(self, message: TaskMessage) -> None:
         """Keeps an attempt that is over."""
@@ -315,6 +328,7 @@ class Telemetry:
             messages=self._messages,
             rejected=self._rejected,
             note=self._note,
+            broken_off=self._broken_off,
         )
 
     def _active(self) -> float:
