@@ -81,7 +81,7 @@ class SourceSpec(_Block):
 class BatchSpec(_Block):
     """How many images the model sees at once, and how many bytes one Arrow batch carries."""
 
-    size: int | Literal["auto"] = Field("auto", description="images per model call, or auto")
+    size: int | Literal["auto"] = Field("auto", description="images per model call, or auto; at most 1 GiB of inputs")
     max_bytes: int = Field(16 << 20, description="bound on image bytes of one Arrow batch from Spark", ge=1 << 20)
 
     @model_validator(mode="after")

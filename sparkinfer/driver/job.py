@@ -5,11 +5,10 @@ spec -> inspect model -> session -> read -> shard -> predict -> write -> report
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from threading import Event
@@ -22,9 +21,10 @@ from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.secrets import redacted
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.budget import Budget, expected_rows
-from sparkinfer.driver.checkpoints.checkpoint import Checkpoint
-from sparkinfer.driver.checkpoints.lock import locked
+from sparkinfer.driver.checkpoints.ledger import Ledger
 from sparkinfer.driver.execution import Run, cut, predict_into
+from sparkinfer.driver.inspect import check_providers
+from sparkinfer.driver.interrupts import Interrupts, handler_kept
 from sparkinfer.driver.last_cause import told_by_workers
 from sparkinfer.driver.model import Model
 from sparkinfer.driver.paths import local_path
@@ -32,11 +32,13 @@ from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.predict import new_run_id
 from sparkinfer.driver.read import check_local_source, read_source
 from sparkinfer.driver.report import Reporter
-from sparkinfer.driver.resume import recover_output, run_snapshots
+from sparkinfer.driver.result import JobResult, Retried
+from sparkinfer.driver.resume import held_for_retry, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
 from sparkinfer.driver.session import get_session, is_local_master
 from sparkinfer.driver.sinks.checks import check_apart, check_checkpoint
 from sparkinfer.driver.sources.inputs import size_text
+from sparkinfer.driver.spark.masters import check_master
 from sparkinfer.driver.watching.latency import Latency
 from sparkinfer.driver.watching.live import LiveRun
 from sparkinfer.driver.watching.metrics import check_metrics, run_metrics
@@ -51,44 +53,6 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class JobResult:
-    """What a finished job did.
-
-    Attributes:
-        rows: rows of the prediction table that this run wrote.
-        errors: failed rows by code.
-        samples: one path for each code in `errors`.
-        output: path or table.
-        seconds: from the start of `run_job` to the commit.
-        left_out: files that are no rows, by reason.
-        snapshots: how many this run committed; None without `resume`.
-        finished_before: inputs that earlier runs on the checkpoint have finished.
-        changed: inputs that have changed since they were read.
-        retried: rows that ran again; None where that was not asked for.
-    """
-
-    run_id: str
-    rows: int
-    errors: dict[str, int]
-    samples: dict[str, str]
-    output: str
-    seconds: float
-    sharding: str
-    partitions: int | None
-    model_digest: str
-    left_out: dict[str, int] = field(default_factory=dict)
-    snapshots: int | None = None
-    finished_before: int = 0
-    changed: int = 0
-    retried: int | None = None
-
-    @property
-    def failed(self) -> int:
-        """Rows with an error code."""
-        return sum(self.errors.values())
-
-
-@dataclass(frozen=True)
 class _Done:
     """What either way of running a job gives."""
 
@@ -99,7 +63,7 @@ class _Done:
     snapshots: int | None = None
     finished_before: int = 0
     changed: int = 0
-    retried: int | None = None
+    retry: Retried | None = None
 
 
 def run_job(
@@ -133,7 +97,8 @@ def run_job(
     model = Model(spec.model, spec.preprocess, spec.postprocess, spec.batch)
     if _is_local(model):
         _ = model.inspected
-    spark = get_session(spec)
+    with handler_kept():
+        spark = get_session(spec)
     found = model.inspected
     tell(
         f"[bold]model[/]     {escape(found.spec.display_name)} ({found.spec.format}, {size_text(found.artifact.size)}, "
@@ -151,11 +116,12 @@ def run_job(
         spark, spec, found.spec, live.telemetry, latency, lambda text: tell(f"[bold]metrics[/]   {escape(text)}")
     )
     progress = Progress(out, live.telemetry, spec.progress.every_seconds)
-    with live, metrics, progress, reporter.of_failure(), told_by_workers():
+    signals = Interrupts(spark.sparkContext, run_id)
+    with signals, live, metrics, progress, reporter.of_failure(), signals.ending_jobs(), told_by_workers():
         if retry_codes is not None:
-            done = _retry(run, tell, retry_codes)
+            done = _retry(run, reporter, tell, retry_codes)
         elif spec.resume is None:
-            done = _plain(run, tell)
+            done = _plain(run, reporter, tell)
         else:
             done = _resumable(run, tell, stop, latency)
     counts = done.counts
@@ -173,10 +139,10 @@ def run_job(
         snapshots=done.snapshots,
         finished_before=done.finished_before,
         changed=done.changed,
-        retried=done.retried,
+        retry=done.retry,
     )
     exceeded = _exceeded_budget(spec, counts)
-    reporter.write(asdict(result), exceeded)
+    reporter.write(result.outcome(), exceeded)
     tell(f"[bold]done[/]      {escape(_summary(result))}")
     if exceeded is not None:
         raise exceeded
@@ -185,6 +151,7 @@ def run_job(
 
 def _plain(
     run: Run,
+    reporter: Reporter,
     tell: Callable[[str], None],
 ) -> _Done:
     """One job, all or nothing."""
@@ -195,6 +162,7 @@ def _plain(
     tell(f"[bold]input[/]     {escape(source.describe())}")
     sharding = cut(run, source)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
+    reporter.know(sharding=sharding.reason, partitions=sharding.partitions, left_out=source.left_out)
     counts = predict_into(
         lambda table: write(table, spec.sink, run.run_id),
         run,
@@ -232,23 +200,23 @@ def _resumable(
 
 def _retry(
     run: Run,
+    reporter: Reporter,
     tell: Callable[[str], None],
     codes: Sequence[str],
 ) -> _Done:
     """The failed rows of an earlier output, in their own places."""
-    with contextlib.ExitStack() as held:
-        if run.spec.resume is not None:  # nobody may add snapshots meanwhile
-            checkpoint = Checkpoint(run.spark, run.spec.resume.checkpoint)
-            held.enter_context(locked(checkpoint, run.run_id, tell))
-            if not checkpoint.is_new:
-                recover_output(run.spark, run.spec, checkpoint)
-        return _retried(run, tell, codes)
+    if run.spec.resume is None:
+        return _retried(run, reporter, tell, codes, None)
+    with held_for_retry(run, tell) as ledger:  # nobody may add snapshots meanwhile
+        return _retried(run, reporter, tell, codes, ledger)
 
 
 def _retried(
     run: Run,
+    reporter: Reporter,
     tell: Callable[[str], None],
     codes: Sequence[str],
+    ledger: Ledger | None,
 ) -> _Done:
     spark, spec = run.spark, run.spec
     with run.phases.phase("failed rows"):
@@ -261,10 +229,13 @@ def _retried(
             hint="name its checkpoint, with --checkpoint or in the job file",
         )
     counts = Tally(retry.counts.rows, dict(retry.counts.errors), dict(retry.counts.samples))
+    told = Retried(rows=retry.rows, failed=retry.failed, stay=retry.stay)
+    reporter.know(retry=told.outcome(counts.rows + retry.rows, None))
     if retry.source is None:
-        return _Done(counts, "nothing to run")
+        return _Done(counts, "nothing to run", retry=told)
     sharding = cut(run, retry.source)
     tell(f"[bold]sharding[/]  {escape(sharding.reason)}")
+    reporter.know(sharding=sharding.reason, partitions=sharding.partitions)
     again = predict_into(
         lambda table: write_retried(spark, retry, table, spec.sink, run.run_id),
         run,
@@ -273,8 +244,12 @@ def _retried(
         rows=counts.rows + retry.rows,
         before=counts,
     )
+    if ledger is not None and retry.units is not None:
+        ledger.learn(retry.units)
     counts.add(again)
-    return _Done(counts, sharding.reason, sharding.partitions, retried=again.rows)
+    mended = max(0, retry.failed - again.failed)
+    told = replace(told, rows=again.rows, mended=mended, errors=dict(again.errors), samples=dict(again.samples))
+    return _Done(counts, sharding.reason, sharding.partitions, retry=told)
 
 
 def check_before_spark(spec: JobSpec, *, retries: bool) -> None:
@@ -298,8 +273,9 @@ def check_before_spark(spec: JobSpec, *, retries: bool) -> None:
         raise SpecError(
             f"{spec.report!r} is a file", key="report", hint="the report is a folder: report.html goes into it"
         )
+    check_master(str(spec.spark.master or spec.spark.conf.get("spark.master", "")))
     if is_local_master(spec):
-        resolve_device(spec.model.wanted_device)  # the executors are this machine
+        check_providers(spec.model, resolve_device(spec.model.wanted_device))  # the executors are this machine
 
 
 def _check_so_far(spec: JobSpec, counts: Tally, rows: int | None, share: float | None) -> None:
@@ -326,7 +302,8 @@ def _summary(result: JobResult) -> str:
     rate = (result.rows if result.retried is None else result.retried) / result.seconds
     errors = ", ".join(f"{count:,} {code}" for code, count in sorted(result.errors.items()))
     return (
-        f"{result.rows:,} rows, {result.failed:,} errors{f' ({errors})' if errors else ''} in {result.seconds:.1f} s "
+        f"{f'{result.retry.describe()}; the table has ' if result.retry else ''}{result.rows:,} rows, "
+        f"{result.failed:,} errors{f' ({errors})' if errors else ''} in {result.seconds:.1f} s "
         f"({rate:.1f} images/s, start-up included) -> {result.output}"
     )
 

@@ -33,7 +33,8 @@ from sparkinfer.driver.sources.inputs import size_text
 from sparkinfer.driver.spark.gpu_requests import place
 from sparkinfer.driver.spark.resources import decode_cores
 from sparkinfer.driver.splits.file_tasks import SparkSplit
-from sparkinfer.executor.batch_size import CPU_CANDIDATES, LARGEST_PROBED
+from sparkinfer.executor.batch_size import CPU_CANDIDATES, FIXED_ON_CPU, LARGEST_PROBED
+from sparkinfer.executor.batching import MAX_BATCH_BYTES, slots_that_fit
 from sparkinfer.executor.device import read_gpu_facts
 
 __all__ = ["JobPlan", "make_plan"]
@@ -122,7 +123,7 @@ def make_plan(
         assert spark is not None
         cuts = cut_rows(spark, spec, fleet.parallelism)
     on_gpu = _on_gpu(spec, fleet)
-    batch, batch_reason = _batch(spec, on_gpu=on_gpu)
+    batch, batch_reason = _batch(spec, found, on_gpu=on_gpu)
     decoders = _decoders(settings, fleet, on_gpu=on_gpu)
     worker = _worker(spec, found, cuts, batch, decoders, on_gpu=on_gpu)
     slots = fleet.slots or 1
@@ -225,14 +226,27 @@ def _on_gpu(spec: JobSpec, fleet: Fleet) -> bool:
     return fleet.gpus > 0 or (fleet.manager == "local" and bool(read_gpu_facts().visible))
 
 
-def _batch(spec: JobSpec, *, on_gpu: bool) -> tuple[int, str]:
+def _batch(spec: JobSpec, found: Inspected, *, on_gpu: bool) -> tuple[int, str]:
     """Images per model call, at most."""
+    fit = slots_that_fit(found.preprocess)
+    padded = found.spec.format in _PADDED and not on_gpu
     if spec.batch.size != "auto":
-        return spec.batch.size, "batch.size"
-    if on_gpu:
-        return LARGEST_PROBED, f"auto: found in the GPU's memory by each worker, at most {LARGEST_PROBED:,}"
-    tried = ", ".join(map(str, CPU_CANDIDATES))
-    return max(CPU_CANDIDATES), f"auto: each worker times {tried} on its first batches and keeps the fastest"
+        most, reason = spec.batch.size, "batch.size"
+    elif on_gpu:
+        most, reason = LARGEST_PROBED, f"auto: found in the GPU's memory by each worker, at most {LARGEST_PROBED:,}"
+    else:
+        tried = ", ".join(map(str, CPU_CANDIDATES))
+        most, reason = (
+            max(CPU_CANDIDATES),
+            f"auto: each worker times {tried} on its first batches and keeps the fastest",
+        )
+    if padded and most > FIXED_ON_CPU:
+        most, reason = FIXED_ON_CPU, "partial batches of torch are padded, and more at once is no faster on a CPU"
+    return (most, reason) if most <= fit else (fit, f"what {size_text(MAX_BATCH_BYTES)} of inputs hold")
+
+
+_PADDED = {"torch", "torchscript"}
+"""Formats whose runtimes have `fixed_batches` on a CPU."""
 
 
 def _decoders(settings: Settings, fleet: Fleet, *, on_gpu: bool) -> int:

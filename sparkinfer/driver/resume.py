@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -41,7 +42,7 @@ from sparkinfer.driver.sources.row_input import open_rows, rows_of
 from sparkinfer.driver.write import check_format, write
 from sparkinfer.executor.report import Tally
 
-__all__ = ["Progress", "recover_output", "run_snapshots"]
+__all__ = ["Progress", "held_for_retry", "run_snapshots"]
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ class _Series:
         target = self._sink.of(number)
         self._lock.check()
         counts = predict_into(
-            lambda table: write(table, target, self._run.run_id),
+            lambda table: write(table, target, self._run.run_id, alone=True),
             self._run,
             source,
             sharding,
@@ -225,8 +226,9 @@ def run_snapshots(
         sink = SnapshotSink(spark, spec.sink, checkpoint, keys)
         if checkpoint.is_new:
             sink.check_new()
-        checkpoint.claim(fingerprint(spec, run.model.inspected, keys, partial(_qualified, spark)))
+        checkpoint.claim(_fingerprint(run, keys))
         ledger = Ledger(spark, checkpoint)
+        ledger.check()
         sink.recover(ledger, planned=not streamed)
         series = _Series(run, sink, ledger, lock, say, after_snapshot, committed)
         if streamed:
@@ -243,23 +245,37 @@ def run_snapshots(
             found = _found(spark, spec, run.phases)
 
 
+def _fingerprint(run: Run, keys: tuple[str, ...]) -> dict[str, Any]:
+    return fingerprint(run.spec, run.model.inspected, keys, partial(_qualified, run.spark))
+
+
 def _qualified(spark: SparkSession, path: str) -> str:
     return str(hadoop_path(spark, path)[0].toString())
 
 
-def recover_output(spark: SparkSession, spec: JobSpec, checkpoint: Checkpoint) -> None:
-    """Puts the output in order after a crash, for a run that adds no snapshots.
+@contextmanager
+def held_for_retry(run: Run, say: Callable[[str], None]) -> Iterator[Ledger]:
+    """Holds the checkpoint while failed rows of its output run again, and puts the output in order after a crash.
 
     Args:
-        spark: the session.
-        spec: the job.
-        checkpoint: locked; of an earlier run.
+        run: of a job with `resume:`.
+        say: told when there is something to wait for.
+
+    Yields:
+        The ledger, which wants to know what has been read again (`Ledger.learn`).
 
     Raises:
-        SpecError: a finished snapshot is gone, or the checkpoint is damaged.
+        SpecError: the checkpoint is no job's, another job's, in use, or damaged; or a finished snapshot is gone.
     """
-    sink = SnapshotSink(spark, spec.sink, checkpoint, ())
-    sink.recover(Ledger(spark, checkpoint), planned=not is_streamed(spark, spec))
+    checkpoint = Checkpoint(run.spark, _resume(run.spec).checkpoint)
+    checkpoint.check_used()
+    with locked(checkpoint, run.run_id, say):
+        checkpoint.claim_for_retry(_fingerprint(run, ()))
+        ledger = Ledger(run.spark, checkpoint)
+        ledger.check()
+        sink = SnapshotSink(run.spark, run.spec.sink, checkpoint, ())
+        sink.recover(ledger, planned=not is_streamed(run.spark, run.spec))
+        yield ledger
 
 
 def _found(spark: SparkSession, spec: JobSpec, phases: Phases) -> Found | None:

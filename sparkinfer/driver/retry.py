@@ -65,19 +65,23 @@ class Retry:
         source: the rows to run; their keys are all columns of the table that are no predictions. None: nothing to run.
         kept: the rows of the table that stay as they are.
         rows: number of rows that run again.
+        failed: of these, failed ones; where several rows have one name, good ones run with them.
         stay: failed rows that stay as they are: their input is gone or not the same any more.
         counts: of `kept`.
         snapshots: the snapshots that hold the rows; empty where the output is one table.
         replaced: the same rows in the words of `merge`; None where the source is.
+        units: `ledger.UNITS` of the files that run again; None where rows carry their bytes.
     """
 
     source: Input | None
     kept: DataFrame
     rows: int = 0
+    failed: int = 0
     stay: int = 0
     counts: Tally = field(default_factory=Tally)
     snapshots: tuple[str, ...] = ()
     replaced: Replaced | None = None
+    units: pa.Table | None = None
 
     def describe(self) -> str:
         """One line for a person."""
@@ -193,7 +197,7 @@ class _Search:
         again, files = distinct.filter(there), found.filter(there)
         count = int(pc.sum(pc.is_in(paths, value_set=again)).as_py() or 0)
         if not count:
-            return self._retry(None, self.table, 0, len(paths), ())
+            return self._retry(None, self.table, 0, 0, len(paths), ())
         named = self._named(again)
         is_again = column(path) == F.col(_AGAIN)
         rows = rows.join(named, is_again, "left_semi")
@@ -201,7 +205,8 @@ class _Search:
         kept = self.table.join(named, is_again & self.failed, "left_anti")
         snapshots = to_arrow(rows.select(COLUMN).distinct())[0].to_pylist() if self.in_snapshots else ()
         replaced = Replaced(path, named, self._failed("old.error_code"))
-        return self._retry(input_.to_input(self.spark), kept, count, len(paths) - count, snapshots, replaced)
+        retry = self._retry(input_.to_input(self.spark), kept, count, count, len(paths) - count, snapshots, replaced)
+        return replace(retry, units=input_.units)
 
     def rows(self, source: SourceSpec) -> Retry:
         """Failed rows that the input still has, with all others of the same name."""
@@ -221,9 +226,10 @@ class _Search:
         same = pc.and_kleene(pc.equal(found["rows"], found["now"]), pc.equal(found["places"], 1))
         same = pc.fill_null(same, False)
         again, failed = found.filter(same), int(pc.sum(found["failed"]).as_py() or 0)
-        stay = failed - int(pc.sum(again["failed"]).as_py() or 0)
+        retried = int(pc.sum(again["failed"]).as_py() or 0)
+        stay = failed - retried
         if not again.num_rows:
-            return self._retry(None, self.table, 0, stay, ())
+            return self._retry(None, self.table, 0, 0, stay, ())
         named = self._named(again[_AGAIN], again["place"] if self.in_snapshots else None)
         is_again = column(path).eqNullSafe(F.col(_AGAIN))
         keys = (*given.keys, *extra)
@@ -233,7 +239,8 @@ class _Search:
         snapshots = pc.unique(again["place"]).to_pylist() if self.in_snapshots else ()
         input_ = replace(given, keys=keys, content_keys=keys, frame=frame)
         replaced = Replaced(path, named.select(_AGAIN))
-        return self._retry(input_, kept, int(pc.sum(again["rows"]).as_py()), stay, snapshots, replaced)
+        rows = int(pc.sum(again["rows"]).as_py())
+        return self._retry(input_, kept, rows, retried, stay, snapshots, replaced)
 
     def _compared(self, frame: DataFrame, path: str, bad: DataFrame) -> pa.Table:
         """Of every name with a failed row: rows and failed rows in the table and in how many places; rows in the input.
@@ -271,6 +278,7 @@ class _Search:
         source: Input | None,
         kept: DataFrame,
         rows: int,
+        failed: int,
         stay: int,
         snapshots: Sequence[str],
         replaced: Replaced | None = None,
@@ -281,7 +289,7 @@ class _Search:
         errors = {row["error_code"]: row["rows"] for row in counted if row["error_code"]}
         samples = {row["error_code"]: row["sample"] for row in counted if row["error_code"]}
         tally = Tally(sum(row["rows"] for row in counted), errors, samples)
-        return Retry(source, kept, rows, stay, tally, tuple(sorted(snapshots, key=int)), replaced)
+        return Retry(source, kept, rows, failed, stay, tally, tuple(sorted(snapshots, key=int)), replaced)
 
 
 def _pushed(frame: DataFrame, path: str, names: pa.ChunkedArray) -> DataFrame:

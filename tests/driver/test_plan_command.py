@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.cli import main
 from sparkinfer.core.errors import EmptySourceError
+from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.spec import JobSpec, SourceSpec
 from sparkinfer.driver import plan as plan_module
 from sparkinfer.driver.planning.input import Assumed, assume, cut_files, find_local
@@ -85,6 +87,25 @@ def test_for_a_person(job, capsys):
 def test_a_batch_size_of_the_spec_is_kept(job, capsys):
     _, plan, _ = planned(capsys, job, "--set", "batch.size=7")
     assert (plan["batch"], plan["batch_reason"]) == (7, "batch.size")
+
+
+@pytest.mark.parametrize(
+    ("size", "model_format", "on_gpu", "expected"),
+    [
+        ("auto", "onnx", False, 32),
+        ("auto", "torchscript", False, 8),
+        (64, "torch", False, 8),
+        (64, "torch", True, 64),
+        (65_536, "onnx", False, (1 << 30) // (3 * 224 * 224 * 4)),
+    ],
+)
+def test_the_batch_is_the_one_that_the_executors_take(size, model_format, on_gpu, expected):
+    model = {"path": "m", "format": model_format}
+    spec = JobSpec.model_validate(
+        {"source": {"images": "i"}, "model": model, "sink": {"path": "o"}, "batch": {"size": size}}
+    )
+    found = types.SimpleNamespace(spec=spec.model, preprocess=PreprocessSpec(crop=224))
+    assert plan_module._batch(spec, found, on_gpu=on_gpu)[0] == expected
 
 
 def test_a_profile_that_cannot_work_ends_with_2_and_says_why(job, tmp_path, capsys):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparkinfer.core.secrets import redacted_data
 from sparkinfer.core.spec import JobSpec
 from sparkinfer.driver.model import Inspected
 
-__all__ = ["differences", "fingerprint"]
+__all__ = ["RETRY_MAY_CHANGE", "differences", "fingerprint"]
 
 _RESULT_NEUTRAL = {
     "model": {"path", "labels", "name", "device", "providers", "fold", "digest", "trusted"},
@@ -19,6 +19,10 @@ _RESULT_NEUTRAL = {
     "postprocess": {"check"},
 }
 """Keys that change where or how fast things run, or that another field says better (digests), but no prediction."""
+
+RETRY_MAY_CHANGE = frozenset({"source.max_bytes", "preprocess.max_pixels"})
+"""Limits: they decide whether a row fails and never what is predicted of one that does not, and to raise them is what
+mends TOO_LARGE and TOO_MANY_PIXELS. The limits of `errors` and `batch` are in no fingerprint."""
 
 
 def fingerprint(
@@ -59,15 +63,21 @@ def fingerprint(
     return plain
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys whose values differ, each in a line for a person: `preprocess.crop: 224 then, 192 now`."""
+def differences(then: Mapping[str, Any], now: Mapping[str, Any], *, but: Collection[str] = frozenset()) -> list[str]:
+    """The keys whose values differ, each in a line for a person: `preprocess.crop: 224 then, 192 now`.
+
+    Args:
+        then: nested mappings.
+        now: likewise.
+        but: dotted keys that may differ.
+    """
     before, after = dict(_leaves(then)), dict(_leaves(now))
     keys = dict.fromkeys([*before, *after])
     missing = object()
     return [
         f"{key}: {_said(before.get(key, missing), missing)} then, {_said(after.get(key, missing), missing)} now"
         for key in keys
-        if before.get(key, missing) != after.get(key, missing)
+        if key not in but and before.get(key, missing) != after.get(key, missing)
     ]
 
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Protocol
+from typing import Protocol
 
 from sparkinfer.core.errors import SpecError
-from sparkinfer.driver.checkpoints.checkpoint import KEY, Checkpoint
+from sparkinfer.driver.checkpoints.checkpoint import KEY, Checkpoint, explained_io
+from sparkinfer.driver.checkpoints.owner import Owner
 from sparkinfer.driver.paths import local_path
 
 __all__ = ["BEAT_SECONDS", "STALE_SECONDS", "Lock", "locked"]
@@ -55,58 +53,12 @@ def locked(checkpoint: Checkpoint, run_id: str, say: Callable[[str], None]) -> I
         SpecError: another run holds it; says which, since when.
     """
     folder = local_path(checkpoint.folder)
-    owner = _Owner.this(run_id)
+    owner = Owner.this(run_id)
     with _kernel_lock(folder, owner) if folder is not None else _lease(checkpoint, owner, say) as lock:
         yield lock
 
 
-class _Owner:
-    """Who holds a checkpoint."""
-
-    def __init__(self, content: dict[str, Any]) -> None:
-        self.content = content
-
-    @classmethod
-    def this(cls, run_id: str) -> _Owner:
-        """This process."""
-        return cls(
-            {
-                "run_id": run_id,
-                "host": socket.gethostname(),
-                "pid": os.getpid(),
-                "process_started": _started(os.getpid()),
-                "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                "token": uuid.uuid4().hex,
-                "beat": 0,
-            }
-        )
-
-    @property
-    def token(self) -> str:
-        return str(self.content.get("token"))
-
-    @property
-    def is_dead(self) -> bool:
-        """Whether it was a process of this machine that is gone; False where that cannot be known."""
-        if self.content.get("host") != socket.gethostname():
-            return False
-        return _started(int(self.content.get("pid", 0))) != self.content.get("process_started")
-
-    def __str__(self) -> str:
-        get = self.content.get
-        return f"run {get('run_id')} (process {get('pid')} on {get('host')}, since {get('since')})"
-
-
-def _started(pid: int) -> str | None:
-    """When a process started, in the kernel's ticks since boot: process ids are used again. None: there is none."""
-    try:
-        # The name in brackets may hold anything; field 22 of proc(5) is the 20th after it.
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace").rsplit(")", 1)[1].split()[19]
-    except (OSError, IndexError):
-        return None
-
-
-def _refused(folder: object, owner: _Owner | None) -> SpecError:
+def _refused(folder: object, owner: Owner | None) -> SpecError:
     return SpecError(
         f"{str(folder)!r} is in use by {owner or 'another run'}",
         key=KEY,
@@ -115,24 +67,20 @@ def _refused(folder: object, owner: _Owner | None) -> SpecError:
 
 
 @contextmanager
-def _kernel_lock(folder: Path, owner: _Owner) -> Iterator[Lock]:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "lock").touch()
-    except OSError as error:
-        raise SpecError(
-            f"{str(folder)!r} cannot be used: {error.strerror}", key=KEY, hint="name a folder that you can write to"
-        ) from error
-    # Opened for appending: whoever comes second still reads who was first.
-    with (folder / "lock").open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise _refused(folder, _parsed(file.read())) from None
-        file.truncate(0)
-        file.write(json.dumps(owner.content))
-        file.flush()
+def _kernel_lock(folder: Path, owner: Owner) -> Iterator[Lock]:
+    with ExitStack() as held:
+        with explained_io(str(folder / "lock"), "written"):
+            folder.mkdir(parents=True, exist_ok=True)
+            # Opened for appending: whoever comes second still reads who was first. Without a buffer, which would be
+            # written once more when the file is closed.
+            file = held.enter_context((folder / "lock").open("ab+", buffering=0))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise _refused(folder, _parsed(file.read())) from None
+            file.truncate(0)
+            file.write(json.dumps(owner.content).encode())
         yield _Held()
 
 
@@ -143,16 +91,16 @@ class _Held:
         """Nothing to find out."""
 
 
-def _parsed(text: str) -> _Owner | None:
+def _parsed(text: bytes) -> Owner | None:
     try:
         content = json.loads(text)
     except ValueError:
         return None
-    return _Owner(content) if isinstance(content, dict) else None
+    return Owner(content) if isinstance(content, dict) else None
 
 
 @contextmanager
-def _lease(checkpoint: Checkpoint, owner: _Owner, say: Callable[[str], None]) -> Iterator[Lock]:
+def _lease(checkpoint: Checkpoint, owner: Owner, say: Callable[[str], None]) -> Iterator[Lock]:
     _wait_for_silence(checkpoint, say)
     lease = _Lease(checkpoint, owner)
     lease.beat()
@@ -186,16 +134,16 @@ def _wait_for_silence(checkpoint: Checkpoint, say: Callable[[str], None]) -> Non
             raise _refused(checkpoint.folder, now)
 
 
-def _holder(checkpoint: Checkpoint) -> _Owner | None:
+def _holder(checkpoint: Checkpoint) -> Owner | None:
     if not checkpoint.exists(_OWNER):
         return None
-    return _Owner(checkpoint.read(_OWNER, remedy="make sure that no run uses the checkpoint, then delete owner.json"))
+    return Owner(checkpoint.read(_OWNER, remedy="make sure that no run uses the checkpoint, then delete owner.json"))
 
 
 class _Lease:
     """A lock of signs of life."""
 
-    def __init__(self, checkpoint: Checkpoint, owner: _Owner) -> None:
+    def __init__(self, checkpoint: Checkpoint, owner: Owner) -> None:
         self._checkpoint = checkpoint
         self._owner = owner
         self._lost = False

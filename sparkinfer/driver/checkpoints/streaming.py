@@ -10,14 +10,14 @@ from collections.abc import Callable
 from threading import Event
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import SourceError
 from sparkinfer.core.quantities import Amount
 from sparkinfer.core.spec import JobSpec
-from sparkinfer.driver.checkpoints.checkpoint import Checkpoint
+from sparkinfer.driver.checkpoints.checkpoint import Checkpoint, explained_io
 from sparkinfer.driver.checkpoints.snapshots import batch_rows
+from sparkinfer.driver.listing import JAVA_ERRORS
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.sql_errors import explained
 
@@ -68,9 +68,12 @@ def stream_snapshots(
         while not query.awaitTermination(1):
             if stop is not None and stop.is_set():
                 query.stop()
-    except PySparkException as error:
+    except JAVA_ERRORS as error:
         if raised:
             raise raised[0] from None
+        if checkpoint.path("stream") in str(error):
+            with explained_io(checkpoint.path("stream"), "read"):
+                raise
         raise SourceError(
             f"{spec.source.table!r} cannot be streamed: {str(error).strip().splitlines()[0]}", key="source.table"
         ) from error

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from sparkinfer.core.errors import SinkError, SpecError
 from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.checkpoints.checkpoint import KEY, Checkpoint, damaged
-from sparkinfer.driver.checkpoints.ledger import LOOK_UP, Ledger
+from sparkinfer.driver.checkpoints.ledger import Ledger
 from sparkinfer.driver.execution import count_table
 from sparkinfer.driver.listing import hadoop_path, names_in
 from sparkinfer.driver.names import quoted, table_name
@@ -28,7 +28,7 @@ __all__ = ["COLUMN", "SnapshotSink"]
 COLUMN = "snapshot"
 """Partition column of an output that was written in snapshots."""
 
-_FOLDER = re.compile(rf"{COLUMN}=(\d+)")
+_FOLDER = re.compile(rf"{COLUMN}=(0|[1-9][0-9]*)")
 
 
 class SnapshotSink:
@@ -127,6 +127,7 @@ class SnapshotSink:
 
         Raises:
             SpecError: a finished snapshot is gone from the output, or the inputs of one from the checkpoint.
+            SinkError: the output has something that no snapshot is, and that readers would count.
         """
         if not self._in_folders:
             return
@@ -136,10 +137,21 @@ class SnapshotSink:
         for name in aside:
             if name.endswith(".old"):
                 put_back(self._spark, f"{str(self._sink.path).rstrip('/')}/{name[1:].split('.', 1)[0]}")
+        there = set(self._names())
         for name in aside:
+            if name.endswith(".old") and name[1:].split(".", 1)[0] not in there:
+                continue  # nobody knows why it has no successor
             fs.delete(jvm.org.apache.hadoop.fs.Path(path, name), True)
-        there = {int(found[1]) for name in self._names() if (found := _FOLDER.fullmatch(name))}
-        unknown = sorted((there | set(ledger.done)) - set(ledger.planned)) if planned else []
+        visible = [name for name in self._names() if not is_hidden(name)]
+        strange = [name for name in visible if not _FOLDER.fullmatch(name)]
+        if strange:
+            raise SinkError(
+                f"{self._sink.path!r} holds {min(strange)!r}, which is no snapshot, and readers count its rows",
+                key="sink.path",
+                hint="move it out of the folder, or give it a name that begins with a dot, which readers pass over",
+            )
+        numbers = {int(name.removeprefix(f"{COLUMN}=")) for name in visible}
+        unknown = sorted((numbers | set(ledger.done)) - set(ledger.planned)) if planned else []
         if unknown:
             raise damaged(
                 self._checkpoint.path(f"inputs/{unknown[0]:06d}.parquet"),
@@ -150,7 +162,7 @@ class SnapshotSink:
         empty = {
             number
             for number in ledger.done
-            if (number not in there or not self._has_files(number)) and self._rows_of(number)
+            if (number not in numbers or not self._has_files(number)) and ledger.rows_of(number)
         }
         if empty:
             shown = ", ".join(map(str, sorted(empty)[:5]))
@@ -169,9 +181,6 @@ class SnapshotSink:
             if not is_hidden(files.next().getPath().getName()):
                 return True
         return False
-
-    def _rows_of(self, number: int) -> int:
-        return int(self._checkpoint.read(f"done/{number:06d}.json", remedy=LOOK_UP).get("rows", 0))
 
     def _folder(self, number: int) -> str:
         return f"{str(self._sink.path).rstrip('/')}/{COLUMN}={number}"

@@ -150,7 +150,16 @@ def finish(source: Input, predictions: DataFrame, stamps: Mapping[str, str | Non
     stamped = table.withColumns({name: F.lit(value) for name, value in stamps.items()})
     # As SQL text: to build these expressions object by object takes ten times as many calls of the JVM.
     typed = (F.expr(f"CAST({c.name} AS {c.ddl}) AS {c.name}") for c in PREDICTION_COLUMNS)
-    return stamped.select(*map(column, source.keys), *typed)
+    return _nullable(stamped.select(*map(column, source.keys), *typed))
+
+
+def _nullable(table: DataFrame) -> DataFrame:
+    """Every column nullable: a table that is read and written again is, and both must be of one schema in their files.
+
+    Spark has no function for it. A condition that it cannot work out beforehand, and that always holds, does it.
+    """
+    firm = [field.name for field in table.schema if not field.nullable]
+    return table.withColumns({name: F.when(F.spark_partition_id() >= 0, column(name)) for name in firm})
 
 
 def _with_outcomes(outcomes: DataFrame, predictions: DataFrame) -> DataFrame:
