@@ -50,8 +50,8 @@ class Predictor:
     def run(self, inputs: Tensor, rows: list[Row]) -> None:
         """Predicts `rows`, none of which is left pending.
 
-        A batch that fails is halved until the rows that cause it stand alone; one that does not fit in the device's
-        memory lowers the batch size too, for good.
+        A batch that fails is halved until the rows that cause it stand alone; one that does not fit in memory lowers
+        the batch size too, for good.
 
         Args:
             inputs: [n, ...], n >= 1.
@@ -60,28 +60,19 @@ class Predictor:
         Raises:
             ModelError: the first answers make no sense (`sanity`).
         """
+        images = self._batch_size.current if self._runtime.fixed_batches else len(rows)
+        if images < len(rows):  # reserved before the size sank
+            self._run_pieces(inputs, rows, images)
+            return
         started = time.perf_counter()
         try:
             with self._watch.inferring(), self._meter.inferring(len(rows)):
-                outputs = self._infer(inputs)
-            if len(outputs.scores) != len(rows):
-                raise RowError(
-                    ErrorCode.MODEL_FAILED, f"the model gave {len(outputs.scores)} results for {len(rows)} images"
-                )
+                outputs = self._infer(inputs, images)
         except Exception as error:
-            if len(rows) == 1:
-                chunk, row = rows[0]
-                chunk.fail(row, to_row_error(error, Stage.INFER))
-                return
-            if isinstance(error, OutOfDeviceMemoryError) and self._batch_size.out_of_memory(len(rows)):
-                self._meter.halved()
+            self._failed(error, inputs, rows, images)
         else:
             self._batch_size.ran(len(rows), time.perf_counter() - started)
             self._settle(inputs, outputs, rows)
-            return
-        half = len(rows) // 2
-        self.run(inputs[:half], rows[:half])
-        self.run(inputs[half:], rows[half:])
 
     def finish(self) -> None:
         """Ends a task.
@@ -92,17 +83,38 @@ class Predictor:
         if self._sanity is not None:
             self._sanity.finish()
 
-    def _infer(self, inputs: Tensor) -> Outputs:
-        """Runs the model, on a batch padded with zeros where its results depend on the size."""
-        rows, size = len(inputs), self._batch_size.current
-        if not self._runtime.fixed_batches or rows >= size:
-            return self._runtime.infer(inputs)
-        padded = np.zeros((size, *inputs.shape[1:]), inputs.dtype)
-        padded[:rows] = inputs
-        outputs = self._runtime.infer(padded)
-        if len(outputs.scores) != size:
-            return outputs
+    def _infer(self, inputs: Tensor, images: int) -> Outputs:
+        """Runs the model on `images` images, of which those that `inputs` lacks are zeros; gives the inputs' results.
+
+        Where results depend on the size, nothing smaller than the whole size will do: kernels, and with them the last
+        bits, are others at 8 images than at 16, and a row would depend on how many of its neighbours failed, crashed
+        (then it runs alone) or came with it in this task. What padding may cost, `BatchSize` bounds.
+        """
+        rows = len(inputs)
+        if images > rows:
+            padded = np.zeros((images, *inputs.shape[1:]), inputs.dtype)
+            padded[:rows] = inputs
+            inputs = padded
+        outputs = self._runtime.infer(inputs)
+        if len(outputs.scores) != images:
+            raise RowError(ErrorCode.MODEL_FAILED, f"the model gave {len(outputs.scores)} results for {images} images")
         return Outputs(outputs.scores[:rows], None if outputs.embedding is None else outputs.embedding[:rows])
+
+    def _failed(self, error: Exception, inputs: Tensor, rows: list[Row], images: int) -> None:
+        """Tries again with less, or gives the row up: `images` went through the model, padding and all."""
+        if isinstance(error, OutOfDeviceMemoryError | MemoryError) and images > 1:
+            if self._batch_size.out_of_memory(images):
+                self._meter.halved()
+            self._run_pieces(inputs, rows, images // 2)
+        elif len(rows) > 1:
+            self._run_pieces(inputs, rows, -(-len(rows) // 2))
+        else:
+            chunk, row = rows[0]
+            chunk.fail(row, to_row_error(error, Stage.INFER))
+
+    def _run_pieces(self, inputs: Tensor, rows: list[Row], most: int) -> None:
+        for start in range(0, len(rows), most):
+            self.run(inputs[start : start + most], rows[start : start + most])
 
     def _settle(self, inputs: Tensor, outputs: Outputs, rows: list[Row]) -> None:
         scores = np.asarray(outputs.scores, np.float32)

@@ -31,6 +31,7 @@ class Pipeline:
     Args:
         factory: makes and fills batches.
         batch_size: capacity of the next batch; asked anew for each.
+        out_of_memory: told of a capacity that there is no memory for; `batch_size` must be less then.
         infer: settles all rows of a batch; called in order, by `models` threads.
         decoders: decoder threads; 0 runs everything in the calling thread.
         models: model threads.
@@ -40,12 +41,14 @@ class Pipeline:
         self,
         factory: BatchFactory,
         batch_size: Callable[[], int],
+        out_of_memory: Callable[[int], None],
         infer: Callable[[ModelBatch], None],
         decoders: int,
         models: int = 1,
     ) -> None:
         self._factory = factory
         self._batch_size = batch_size
+        self._out_of_memory = out_of_memory
         self._infer = infer
         self._decoders = decoders
         self._models = models
@@ -74,7 +77,7 @@ class Pipeline:
             waiting.append(chunk)
             for row, data in enumerate(chunk.images()):
                 if batch is None:
-                    batch, filling = self._factory.new(self._batch_size()), []
+                    batch, filling = self._new_batch(), []
                 slot = batch.reserve(chunk, row)
                 done = decoders.submit(self._factory.fill, batch, slot, data)
                 filling.append(done)
@@ -94,6 +97,14 @@ class Pipeline:
             future.result()
             while waiting and not waiting[0].pending:
                 yield waiting.popleft()
+
+    def _new_batch(self) -> ModelBatch:
+        while True:
+            capacity = self._batch_size()
+            try:
+                return self._factory.new(capacity)
+            except MemoryError:
+                self._out_of_memory(capacity)
 
     def _finish(self, batch: ModelBatch, filling: list[Future[None]]) -> None:
         for future in filling:

@@ -24,7 +24,7 @@ from sparkinfer.core.registry import create_runtime
 from sparkinfer.executor import taskcontext
 from sparkinfer.executor.artifact import materialise
 from sparkinfer.executor.batch_size import BatchSize
-from sparkinfer.executor.batching import BatchFactory, ModelBatch
+from sparkinfer.executor.batching import BatchFactory, ModelBatch, slots_that_fit
 from sparkinfer.executor.device import resolve_device
 from sparkinfer.executor.guard import close_idle, run_guarded
 from sparkinfer.executor.inference import Predictor
@@ -103,6 +103,7 @@ def run_chain(
     pipeline = Pipeline(
         factory=BatchFactory(plan.preprocess, plan.max_image_bytes, watch),
         batch_size=lambda: model.batch_size,
+        out_of_memory=model.out_of_memory,
         infer=model.run,
         decoders=decoders,
         # On a GPU the next batch is uploaded while one is computed.
@@ -123,7 +124,10 @@ class _LazyModel:
         self._meter = meter
         self._device = device
         key = (*plan.cache_key, str(device), str(plan.batch.size))
-        self._batch_size = _sizes.setdefault(key, BatchSize(plan.batch.size, on_cpu=device.kind == "cpu"))
+        if key not in _sizes:
+            most = slots_that_fit(plan.preprocess)
+            _sizes[key] = BatchSize(plan.batch.size, on_cpu=device.kind == "cpu", most=most)
+        self._batch_size = _sizes[key]
         self._opening = Lock()
         self._predictor: Predictor | None = None
 
@@ -131,6 +135,11 @@ class _LazyModel:
     def batch_size(self) -> int:
         """Images of the next batch."""
         return self._batch_size.current
+
+    def out_of_memory(self, images: int) -> None:
+        """Notes that there is no memory for a batch of so many."""
+        if self._batch_size.out_of_memory(images):
+            self._meter.halved()
 
     def run(self, batch: ModelBatch) -> None:
         """Settles every row of a batch."""

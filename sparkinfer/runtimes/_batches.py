@@ -74,6 +74,11 @@ def _difference(wanted: TensorInfo, given: TensorInfo, preprocess: PreprocessSpe
         size = f"[{by_axis['h'] or 'any height'}, {by_axis['w'] or 'any width'}]"
         square = by_axis["h"] is not None and by_axis["h"] == by_axis["w"]
         return "preprocess.crop", f"set preprocess.crop: {by_axis['h'] if square else size}"
+    if isinstance(preprocess.resize, int) and preprocess.crop is None:
+        by_axis = dict(zip(preprocess.layout, wanted.shape, strict=True))
+        if by_axis["h"] is not None and by_axis["w"] is not None:  # only the shorter side of each picture is set
+            square = by_axis["h"] == by_axis["w"]
+            return "preprocess.crop", f"set preprocess.crop: {by_axis['h'] if square else [by_axis['h'], by_axis['w']]}"
     if wanted.dtype != given.dtype:
         if wanted.dtype in _PREPROCESS_DTYPES:
             return "preprocess.dtype", f"set preprocess.dtype: {wanted.dtype}"

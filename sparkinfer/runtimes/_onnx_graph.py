@@ -47,6 +47,8 @@ _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)
 _FOLDED = {"rescale", "mean", "std", "channels", "dtype", "layout"}
 """Preprocess keys that act inside a folded graph."""
+_RECIPE = _FOLDED | {"resize", "crop", "interpolation"}
+"""Preprocess keys that belong to a model, wherever they act."""
 
 
 @dataclass(frozen=True)
@@ -133,18 +135,51 @@ def fold_file(source: Path, target: Path, spec: PreprocessSpec, input_name: str 
 
 
 def adapted(path: Path, spec: PreprocessSpec) -> PreprocessSpec:
-    """What is left of `spec` for a file that was folded here with the same arithmetic; `spec` itself for any other.
+    """The block to use with a file that was folded here, which normalises for itself; `spec` itself for any other file.
 
-    A spec without a word of its own takes the geometry that the file was folded with, too.
+    Args:
+        path: the model.
+        spec: what a job states; keys that nobody set say nothing, a preset that somebody named says all of them.
+
+    Returns:
+        The file's own block, with the job's keys that are no part of a recipe (`exif`, `decoder`, ...).
+
+    Raises:
+        SpecError: the job states another recipe than the file's, neither as it was folded nor as it is left.
     """
     metadata = {entry.key: entry.value for entry in load_model(path).metadata_props}
     stored, folded = stored_preprocess(metadata), metadata.get(FOLDED_KEY)
     if stored is None or folded is None:
         return spec
-    if spec == PreprocessSpec():
-        return stored
-    same = PreprocessSpec.model_validate({**spec.model_dump(), **json.loads(folded)}) == spec
-    return folded_spec(spec) if same else spec
+    recipe = PreprocessSpec.model_validate({**stored.model_dump(), **json.loads(folded)})
+    stated = {key for key in _RECIPE if key in spec.model_fields_set or "preset" in spec.model_fields_set}
+    ways = [_differences(spec, own, stated) for own in (recipe, stored)]
+    if all(ways):
+        differences = min(ways, key=len)
+        raise SpecError(
+            "the model has its own preprocessing, folded into the file, and the job states another: "
+            + ", ".join(f"{key} {job} (the file's: {own})" for key, job, own in differences),
+            key="preprocess",
+            hint="leave the preprocess block out, or use the model that this one was made from",
+        )
+    free = spec.model_fields_set - _RECIPE - {"preset"}
+    return stored.model_copy(update={key: getattr(spec, key) for key in free})
+
+
+def _differences(spec: PreprocessSpec, own: PreprocessSpec, stated: set[str]) -> list[tuple[str, object, object]]:
+    """Keys that are stated otherwise than the file has them, with both values."""
+    pairs = [(key, _spelt_out(spec, key), _spelt_out(own, key)) for key in PreprocessSpec.model_fields if key in stated]
+    return [(key, job, file) for key, job, file in pairs if job != file]
+
+
+def _spelt_out(spec: PreprocessSpec, key: str) -> object:
+    """A value in the one way that equal values have in common: a number for each channel, both sides of a square."""
+    value = getattr(spec, key)
+    if key in {"mean", "std"}:
+        return [*value] * (spec.num_channels // len(value))
+    if key == "crop" and isinstance(value, int):
+        return [value, value]
+    return list(value) if isinstance(value, tuple) else value
 
 
 def folded_metadata(spec: PreprocessSpec) -> dict[str, str]:

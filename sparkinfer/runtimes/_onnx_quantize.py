@@ -65,7 +65,7 @@ class Quantizer:
         input_name: of the image input; the only one by default.
 
     Raises:
-        ModelError: the model does not take float32.
+        ModelError: the model does not take float32, or has no layer with weights.
     """
 
     def __init__(self, source: Path, images: Array, folder: Path, input_name: str | None = None) -> None:
@@ -85,6 +85,12 @@ class Quantizer:
         self._reader = _Reader(value.name, images, info.shape[0] or _CHUNK)
         self.layers = tuple(node.name for node in self._graph.node if self._is_layer(node))
         """Names of the layers with weights, in graph order."""
+        if not self.layers:
+            raise ModelError(
+                f"nothing in the model can be quantised: it has no {', '.join(_LAYERS)} with weights",
+                key="int8",
+                hint="leave INT8 out",
+            )
         self._before_layers = _before_layers(self._graph, set(self.layers))
 
     def quantize(

@@ -62,8 +62,8 @@ def make_shareable(source: Path, target: Path, batch: Array) -> None:
     Args:
         source: an `.onnx` file with one input.
         target: in a folder that only this user can write, named by `shared_name`. A `.lock` file stays beside it.
-        batch: input array of the right shape and dtype; its values are not used. Original and copy are compared on
-            noise of this shape.
+        batch: input array of the right dtype and shape; where the model fixes a dimension, that one counts. Its
+            values are not used. Original and copy are compared on noise.
 
     Raises:
         ModelError: the model does not open, or the copy answers otherwise; nothing is left behind.
@@ -88,7 +88,8 @@ def open_shared(path: Path, options: ort.SessionOptions) -> ort.InferenceSession
 
     Args:
         path: from `make_shareable`.
-        options: threads, logging and the like; optimisation is switched off in them, because it has been done.
+        options: threads, logging and the like, for this session alone: optimisation is switched off in them, because
+            it has been done.
 
     Returns:
         The session. As long as it lives it holds a shared lock (`flock`) on the file, which tells that it is in use.
@@ -173,9 +174,12 @@ def _graph(path: Path) -> bytes:
 
 
 def _run(session: ort.InferenceSession, batch: Array) -> list[Array]:
+    image = session.get_inputs()[0]
+    sides = zip(image.shape, batch.shape, strict=True)
+    shape = [declared if isinstance(declared, int) else given for declared, given in sides]
     rng = np.random.default_rng(0)
-    noise = rng.integers(0, 256, batch.shape) if batch.dtype == np.uint8 else rng.normal(size=batch.shape)
-    outputs: list[Array] = session.run(None, {session.get_inputs()[0].name: noise.astype(batch.dtype)})
+    noise = rng.integers(0, 256, shape) if batch.dtype == np.uint8 else rng.normal(size=shape)
+    outputs: list[Array] = session.run(None, {image.name: noise.astype(batch.dtype)})
     return outputs
 
 

@@ -14,7 +14,14 @@ from typing import Any
 
 import torch
 
-from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
+from sparkinfer.core.errors import (
+    DeviceError,
+    ErrorCode,
+    ModelError,
+    OutOfDeviceMemoryError,
+    RowError,
+    SparkInferError,
+)
 from sparkinfer.core.model_spec import Signature, TensorInfo
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.protocols import Device, DeviceMemory, Folding, LoadRequest, Outputs, Runtime
@@ -23,6 +30,7 @@ from sparkinfer.runtimes._batches import SCORES_RANK, Array, as_embedding, as_sc
 __all__ = ["TorchRuntime", "choose_scores", "is_out_of_memory"]
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|_ALLOC_FAILED", re.IGNORECASE)
+_AFTER_TRACEBACK = re.compile(r"^(?:builtins\.)?(\w[\w.]*: .*)$", re.MULTILINE)
 _CONVOLUTION_RANK = 4
 _AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -44,6 +52,7 @@ class TorchRuntime(Runtime):
 
     def load(self, request: LoadRequest) -> None:
         """Opens the module on its device and tries it with two zero images."""
+        _refuse_foreign_keys(request)
         self._request = request
         self._device = _torch_device(request.device)
         self._computing = Lock()
@@ -53,7 +62,9 @@ class TorchRuntime(Runtime):
             module = self._open(request, self._device)
             self._module = module if request.inside is None else _Normalised(module, request.inside).to(self._device)
         except (RuntimeError, MemoryError) as error:
-            raise _mapped(error) from error
+            if is_out_of_memory(error):
+                raise OutOfDeviceMemoryError(_cause(error)) from error
+            raise
         self._signature = self._try_out()
 
     def fold(self, path: str, target: str, preprocess: PreprocessSpec, input_name: str | None) -> Folding | None:  # noqa: ARG002
@@ -74,8 +85,12 @@ class TorchRuntime(Runtime):
                 scores, embedding = self._select(self._module(tensor))
                 host_scores = scores.float().cpu().numpy()
                 host_embedding = None if embedding is None else embedding.float().cpu().numpy()
-        except (RuntimeError, MemoryError) as error:
-            raise _mapped(error) from error
+        except SparkInferError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise OutOfDeviceMemoryError(_cause(error)) from error
+            raise RowError(ErrorCode.MODEL_FAILED, _cause(error)) from error
         rows = len(batch)
         return Outputs(
             scores=as_scores(host_scores, rows, self._request.model.output or "scores"),
@@ -137,12 +152,10 @@ class TorchRuntime(Runtime):
         trial = zero_batch(preprocess)
         try:
             outputs = self.infer(trial)
-        except (ModelError, OutOfDeviceMemoryError):
-            raise
-        except Exception as error:
+        except RowError as error:
             raise ModelError(
                 f"the model wants {self._wanted()}, the spec's preprocess gives {given.dtype}{list(trial.shape)} "
-                f"(layout {preprocess.layout}, channels {preprocess.channels}); torch says: {_last_line(error)}",
+                f"(layout {preprocess.layout}, channels {preprocess.channels}); torch says: {error}",
                 key="preprocess",
                 hint="set preprocess.crop, layout, channels and dtype to what the model was trained with",
             ) from error
@@ -262,11 +275,31 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
-def _mapped(error: Exception) -> Exception:
-    return OutOfDeviceMemoryError(_last_line(error)) if is_out_of_memory(error) else error
+def _cause(error: Exception) -> str:
+    """Type and text of a torch error in one line: TorchScript puts a traceback above it, others explain below it."""
+    text = str(error).strip()
+    in_script = _AFTER_TRACEBACK.findall(text) if "Traceback of TorchScript" in text else []
+    if in_script:
+        return str(in_script[-1])
+    name = type(error).__name__
+    return f"{name}: {text.splitlines()[0]}" if text else name
 
 
-def _last_line(error: BaseException) -> str:
-    """The line of a torch error that says what went wrong; TorchScript puts its own traceback above it."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+def _refuse_foreign_keys(request: LoadRequest) -> None:
+    """Keys of the spec that only other formats know.
+
+    Raises:
+        ModelError: there is one.
+    """
+    if request.model.providers:
+        raise ModelError(
+            "execution providers are ONNX Runtime's; torch has none",
+            key="model.providers",
+            hint="remove them, and choose the device with model.device",
+        )
+    if request.model.input is not None:
+        raise ModelError(
+            f"a torch model takes the images as its only argument, which has no name: {request.model.input!r}",
+            key="model.input",
+            hint="remove it",
+        )

@@ -9,6 +9,8 @@ Executor side; nothing pickles. Its model file is one JSON object; every key but
     latency_s              seconds that one batch takes on the simulated accelerator, which runs one batch at a time
     blind                  true: does not look at the pixels, every score is 0; an accelerator costs no CPU time
     accelerator            path of a lock file: processes that name the same one share the accelerator
+    size_matters           true: scores depend on the size of the batch, as those of kernels chosen by it do: n images
+                           add n / 1024 to every score
     memory_limit_images    a batch of more rows raises OutOfDeviceMemoryError
     fail_on, nan_on, crash_on   lists of numbers: a batch with an image whose mean is within 0.001 of one of them raises
                            RuntimeError, gives that row NaN scores, or kills the process (SIGKILL)
@@ -65,6 +67,7 @@ class _FakeModel(BaseModel):
     latency_s: float = Field(0.0, ge=0)
     blind: bool = False
     accelerator: str | None = None
+    size_matters: bool = False
     memory_limit_images: int | None = Field(None, ge=0)
     fail_on: tuple[float, ...] = ()
     nan_on: tuple[float, ...] = ()
@@ -112,6 +115,11 @@ class FakeRuntime(Runtime):
             scores, means = run_in_chunks(batch, fixed_rows, self._run)
         return Outputs(scores=scores, embedding=means if self._wants_embedding else None)
 
+    @property
+    def fixed_batches(self) -> bool:
+        """As the file says."""
+        return self._model.size_matters
+
     def _run(self, batch: Array) -> tuple[Array, Array]:
         model = self._model
         self._log("infer", len(batch))
@@ -134,6 +142,8 @@ class FakeRuntime(Runtime):
         channels = means.shape[1]
         classes = np.arange(model.num_classes)
         scores = means[:, classes % channels] / (1 + classes // channels)
+        if model.size_matters:
+            scores += len(batch) / 1024
         scores[_near(image_means, model.nan_on)] = np.nan
         return scores.astype(np.float32), means.astype(np.float32)
 

@@ -28,10 +28,10 @@ from sparkinfer.runtimes._onnx_file import (
     source_metadata,
     stored_preprocess,
 )
-from sparkinfer.runtimes._onnx_graph import fold_preprocess, folded_metadata, folded_spec, spec_for_uint8
+from sparkinfer.runtimes._onnx_graph import adapted, fold_preprocess, folded_metadata, folded_spec, spec_for_uint8
 from sparkinfer.runtimes._onnx_quantize import QUANTIZED, Quantizer
 
-__all__ = ["MADE_KEY", "Graph", "Quantizer", "finish", "fitting_spec", "optimize_graph", "to_float16"]
+__all__ = ["MADE_KEY", "Graph", "Quantizer", "finish", "fitting_spec", "optimize_graph", "to_float16", "whole_size"]
 
 MADE_KEY = "sparkinfer.optimized"
 """Metadata: JSON object that says how the file was made."""
@@ -51,11 +51,15 @@ def fitting_spec(source: Path, spec: PreprocessSpec | None, input_name: str | No
     """The preprocess block of a model: the given one, else what its metadata says, else the default.
 
     For a model that takes uint8, element type and layout follow from the model, whatever the block says.
+
+    Raises:
+        SpecError: the model has its own recipe in it, and the block is another.
     """
     model = load_model(source)
     if spec is None:
         metadata = {entry.key: entry.value for entry in model.metadata_props}
         spec = stored_preprocess(metadata) or PreprocessSpec()
+    spec = adapted(source, spec)
     info = input_info(image_input(model, input_name))
     return spec_for_uint8(info, spec) if info.dtype == "uint8" else spec
 
@@ -155,10 +159,15 @@ def finish(
     return spec
 
 
+def whole_size(source: Path) -> int:
+    """Bytes of a model file and of the files beside it that hold its weights."""
+    external = external_files(load_model(source))
+    return source.stat().st_size + sum((source.parent / name).stat().st_size for name in external)
+
+
 def _write_with_weights(source: Path, target: Path) -> None:
     """The model with its external weights inside."""
-    external = external_files(load_model(source))
-    size = source.stat().st_size + sum((source.parent / name).stat().st_size for name in external)
+    size = whole_size(source)
     if size >= LARGEST_BYTES:
         raise ModelError(
             f"the model has {size} bytes; up to {LARGEST_BYTES} can be optimised here",

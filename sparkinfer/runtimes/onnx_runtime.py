@@ -15,10 +15,10 @@ from typing import Any
 
 import onnxruntime as ort
 
-from sparkinfer.core.errors import DeviceError, ModelError, OutOfDeviceMemoryError
+from sparkinfer.core.errors import ModelError, OutOfDeviceMemoryError
 from sparkinfer.core.model_spec import Signature, TensorInfo
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.protocols import Device, Folding, LoadRequest, Outputs, Runtime
+from sparkinfer.core.protocols import Folding, LoadRequest, Outputs, Runtime
 from sparkinfer.runtimes._batches import (
     SCORES_RANK,
     Array,
@@ -29,6 +29,8 @@ from sparkinfer.runtimes._batches import (
     zero_batch,
 )
 from sparkinfer.runtimes._onnx_labels import find_labels
+from sparkinfer.runtimes._onnx_options import SESSION_KEY, check_options, entry_value
+from sparkinfer.runtimes._onnx_providers import PROVIDERS, lacking, may_be_missing, no_provider, usable
 from sparkinfer.runtimes._onnx_share import SHARE_ABOVE_BYTES, make_shareable, open_shared, shared_name
 
 __all__ = ["OnnxRuntime"]
@@ -41,7 +43,6 @@ _QUIET = 4
 _OUT_OF_MEMORY = re.compile(r"out of memory|failed to allocate memory|bad_alloc|_ALLOC_FAILED", re.IGNORECASE)
 _NO_DEVICE = re.compile(r"invalid device ordinal|no CUDA-capable device|CUDA driver version is insufficient")
 _DTYPE_NAMES = {"float": "float32", "double": "float64"}
-_SESSION_KEY = "session"
 
 ort.set_default_logger_severity(3)  # errors only: its warnings are about missing GPUs, which we report ourselves
 
@@ -63,8 +64,9 @@ class OnnxRuntime(Runtime):
                 allowed=["fp32"],
                 hint="convert the file, for example with onnxconverter-common",
             )
+        check_options(request.model.options)
         self._preprocess = request.preprocess
-        self._on_cpu = _provider_names(request)[0] == _PROVIDERS["cpu"]
+        self._on_cpu = _provider_names(request)[0] == PROVIDERS["cpu"]
         self._session = _open_session(request)
         self._input = _choose_input(self._session, request.model.input)
         check_input(self._input, request.preprocess)
@@ -79,6 +81,9 @@ class OnnxRuntime(Runtime):
         """For a file that `sparkinfer model optimize` folded: what is left of the block that was folded into it.
 
         So a job file works unchanged with the optimised model, and a folded model without a word about preprocessing.
+
+        Raises:
+            SpecError: the job states another recipe.
         """
         from sparkinfer.runtimes import _onnx_graph
 
@@ -146,30 +151,39 @@ class OnnxRuntime(Runtime):
         self._session = None
 
 
-def _open_session(request: LoadRequest) -> Any:
+def _session_options(request: LoadRequest) -> Any:
     options = ort.SessionOptions()
     options.log_severity_level = _QUIET
     options.intra_op_num_threads = request.threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    for entry, value in request.model.options.get(_SESSION_KEY, {}).items():
-        options.add_session_config_entry(str(entry), str(value))
+    for entry, value in request.model.options.get(SESSION_KEY, {}).items():
+        options.add_session_config_entry(entry, entry_value(value))
+    return options
+
+
+def _open_session(request: LoadRequest) -> Any:
     complaint = _preload_cuda() if request.device.kind == "cuda" else ""
     providers = _providers(request)
-    shared = _open_shared(request, options) if request.share and providers == ["CPUExecutionProvider"] else None
+    shared = _open_shared(request) if request.share and providers == ["CPUExecutionProvider"] else None
     if shared is not None:
         return shared
     try:
-        session = ort.InferenceSession(request.path, options, providers=providers, enable_fallback=0)
+        session = ort.InferenceSession(request.path, _session_options(request), providers=providers, enable_fallback=0)
     except Exception as error:
         raise _open_error(error, request) from error
     for name in _provider_names(request):
-        if name not in session.get_providers():  # ONNX Runtime would go on without a word
-            raise _no_provider(name, request.device, complaint or _driver_complaint())
+        if name in session.get_providers():
+            continue  # else ONNX Runtime would go on without a word
+        if not may_be_missing(name, request.model.providers):
+            raise no_provider(name, request.device, complaint or _driver_complaint())
+    left_out = [name for name in request.model.providers if PROVIDERS[name] not in session.get_providers()]
+    if left_out:
+        log.warning("model.providers: %s cannot be used here; using %s", ", ".join(left_out), session.get_providers())
     return session
 
 
-def _open_shared(request: LoadRequest, options: ort.SessionOptions) -> Any:
+def _open_shared(request: LoadRequest) -> Any:
     """The session on the node's shared copy of a large model; None where sharing is not worth it, or does not work."""
     path = Path(request.path)
     if path.stat().st_size < SHARE_ABOVE_BYTES:
@@ -177,34 +191,19 @@ def _open_shared(request: LoadRequest, options: ort.SessionOptions) -> Any:
     shared = path.with_name(shared_name(path.stem))
     try:
         make_shareable(path, shared, zero_batch(request.preprocess))
-        return open_shared(shared, options)
+        return open_shared(shared, _session_options(request))
     except Exception as error:  # noqa: BLE001 - the model itself is opened next, and says what is wrong with it
         log.warning("this process opens its own copy of the model: %s", error)
         return None
 
 
-_PROVIDERS = {
-    "tensorrt": "TensorrtExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "rocm": "ROCMExecutionProvider",
-    "openvino": "OpenVINOExecutionProvider",
-    "cpu": "CPUExecutionProvider",
-}
-"""What ONNX Runtime calls them."""
-
-_ON_NVIDIA = ("tensorrt", "cuda")
-
-
 def _provider_names(request: LoadRequest) -> list[str]:
     """As the spec orders them, or the device's own.
 
-    On a machine without a GPU, a list that has `cpu` too allows to do without the others; one that has not never gets
-    here (`ModelSpec.wanted_device`).
+    A list that has `cpu` too allows to do without the others: those of NVIDIA on a machine without a GPU, where a list
+    that has not never gets here (`ModelSpec.wanted_device`); the rest where this build lacks them.
     """
-    wanted: tuple[str, ...] = request.model.providers or (request.device.kind,)
-    if request.device.kind == "cpu" and "cpu" in wanted:
-        wanted = tuple(name for name in wanted if name not in _ON_NVIDIA)
-    return [_PROVIDERS[name] for name in wanted]
+    return usable(request.model.providers, request.device)
 
 
 def _providers(request: LoadRequest) -> list[Any]:
@@ -216,8 +215,8 @@ def _providers(request: LoadRequest) -> list[Any]:
     names = _provider_names(request)
     for name in names:
         if name not in ort.get_available_providers():
-            raise _no_provider(name, request.device, "this build of onnxruntime lacks it")
-    own = {key: value for key, value in request.model.options.items() if key != _SESSION_KEY}
+            raise lacking(name, request.device, request.model.providers)
+    own = {key: value for key, value in request.model.options.items() if key != SESSION_KEY}
     place = {"device_id": request.device.index}
     options = {
         # The arena's default strategy doubles it each time, and ends far above what the model needs.
@@ -225,7 +224,7 @@ def _providers(request: LoadRequest) -> list[Any]:
         "ROCMExecutionProvider": {**place, "arena_extend_strategy": "kSameAsRequested", **own},
         "TensorrtExecutionProvider": place,
     }
-    cpu = _PROVIDERS["cpu"]
+    cpu = PROVIDERS["cpu"]
     return [(name, options[name]) if name in options else name for name in [*names, *([] if cpu in names else [cpu])]]
 
 
@@ -245,22 +244,12 @@ def _driver_complaint() -> str:
     return "there is no such GPU, or this build does not support it"
 
 
-def _no_provider(name: str, device: Device, reason: str) -> DeviceError:
-    return DeviceError(
-        f"onnxruntime {ort.__version__} cannot use {name} on {device}: {reason} "
-        f"(providers of this build: {', '.join(ort.get_available_providers())})",
-        key="model.device",
-        allowed=["auto", "cpu"],
-        hint="install the onnxruntime build and the driver that it needs on the executors, or set model.device: cpu",
-    )
-
-
 def _open_error(error: Exception, request: LoadRequest) -> Exception:
     text = str(error)
     if _OUT_OF_MEMORY.search(text):
         return OutOfDeviceMemoryError(f"the model does not fit in the memory of {request.device}: {text}")
     if _NO_DEVICE.search(text):
-        return _no_provider(_provider_names(request)[0], request.device, text)
+        return no_provider(_provider_names(request)[0], request.device, text)
     if "provider option" in text.lower():
         return ModelError(f"ONNX Runtime refuses an option: {text}", key="model.options")
     hint = "export the model again, or check model.format"

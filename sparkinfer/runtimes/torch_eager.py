@@ -179,8 +179,15 @@ def _build(arch: str, options: Mapping[str, Any]) -> torch.nn.Module:
                 return builder(weights=None, **options)
         except NotImplementedError:  # RegNets compute their widths with tensors while they are built
             return builder(weights=None, **options)
-    except (TypeError, ValueError) as error:
-        raise ModelError(f"{arch} does not take these options: {error}", key="model.options") from error
+    except Exception as error:  # builders check with assertions too, and leave the rest to whatever fails in them
+        if is_out_of_memory(error):
+            raise
+        text = str(error).strip()
+        raise ModelError(
+            f"{arch} does not take these options: {text.splitlines()[0] if text else type(error).__name__}",
+            key="model.options",
+            hint=f"they are the arguments of torchvision.models.{arch}",
+        ) from error
 
 
 def _fill(module: torch.nn.Module, weights: StateDict, arch: str) -> None:

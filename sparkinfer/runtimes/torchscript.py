@@ -10,11 +10,14 @@ from __future__ import annotations
 import re
 import warnings
 import zipfile
+from typing import Any
 
 import torch
 
-from sparkinfer.core.errors import ModelError
+from sparkinfer.core.errors import ModelError, SparkInferError
+from sparkinfer.core.model_spec import Signature
 from sparkinfer.core.protocols import LoadRequest
+from sparkinfer.runtimes._batches import zero_batch
 from sparkinfer.runtimes._torch import TorchRuntime, choose_scores, is_out_of_memory
 
 __all__ = ["TorchScriptRuntime"]
@@ -50,7 +53,28 @@ class TorchScriptRuntime(TorchRuntime):
                 key="model.path",
                 hint=_hint(request.path),
             ) from error
+        _check_arguments(module)
         return module.eval()
+
+    def _try_out(self) -> Signature:
+        """Two zero images, and one where two fail: to tell a batch size that is part of the file from a wrong block."""
+        try:
+            return super()._try_out()
+        except ModelError as error:
+            if error.key in {"preprocess", "model.output"} and self._takes_one():
+                raise ModelError(
+                    "the model takes one image at a time: its batch size is fixed at 1 in the file",
+                    key="model.path",
+                    hint="export it with an open batch dimension: view(x.size(0), ...) in place of view(1, ...)",
+                ) from error
+            raise
+
+    def _takes_one(self) -> bool:
+        try:
+            self.infer(zero_batch(self._request.preprocess, rows=1))
+        except SparkInferError:
+            return False
+        return True
 
     def _select(self, output: object) -> tuple[torch.Tensor, torch.Tensor | None]:
         outputs = _named(output)
@@ -62,6 +86,18 @@ class TorchScriptRuntime(TorchRuntime):
         if not isinstance(embedding, torch.Tensor):
             raise ModelError(f"the model has no output {wanted!r}", key="postprocess.embedding", allowed=outputs)
         return scores, embedding
+
+
+def _check_arguments(module: torch.nn.Module) -> None:
+    """Refuses a model that needs more than the image."""
+    forward: Any = module.forward
+    needed = [argument.name for argument in forward.schema.arguments[1:] if not argument.has_default_value()]
+    if len(needed) != 1:
+        raise ModelError(
+            f"the model takes {len(needed)} inputs ({', '.join(needed) or 'none'}); a job gives it one, the images",
+            key="model.path",
+            hint="script a module that takes the images alone and knows the other inputs as constants",
+        )
 
 
 def _check_code(path: str) -> None:

@@ -14,8 +14,13 @@ from sparkinfer.executor.batch_size import CPU_CANDIDATES, BatchSize
 class Accelerator(Runtime):
     """Says what memory it has."""
 
-    def __init__(self, memory: DeviceMemory | None) -> None:
+    def __init__(self, memory: DeviceMemory | None, *, fixed: bool = False) -> None:
         self.memory = memory
+        self.fixed = fixed
+
+    @property
+    def fixed_batches(self) -> bool:
+        return self.fixed
 
     def load(self, request: LoadRequest) -> None: ...
 
@@ -78,6 +83,40 @@ def test_a_partial_batch_tells_nothing() -> None:
 
 def test_of_two_trials_the_faster_counts() -> None:
     assert tried(0.001, 0.002, 0.003, 0.004, 0.005, *[0.9] * 5).current == CPU_CANDIDATES[0]
+
+
+@pytest.mark.parametrize(("asked", "used"), [("auto", 8), (128, 8), (8, 8), (6, 6)])
+def test_where_size_matters_a_cpu_never_takes_more_than_eight(asked: Any, used: int) -> None:
+    size = BatchSize(asked, on_cpu=True)
+    size.probe(Accelerator(None, fixed=True))
+    size.ran(size.current, 0.1)
+    assert size.current == used
+
+
+def test_where_size_matters_an_accelerator_keeps_what_the_spec_says() -> None:
+    size = BatchSize(128, on_cpu=False)
+    size.probe(Accelerator(None, fixed=True))
+    assert size.current == 128
+
+
+@pytest.mark.parametrize(("asked", "on_cpu"), [("auto", True), ("auto", False), (64, True), (64, False)])
+@pytest.mark.parametrize("fixed", [True, False])
+def test_inputs_that_take_much_memory_bound_every_size(asked: Any, on_cpu: bool, fixed: bool) -> None:
+    size = BatchSize(asked, on_cpu=on_cpu, most=3)
+    seen = [size.current]
+    size.probe(Accelerator(DeviceMemory(10**9, 1), fixed=fixed))
+    for _ in range(9):
+        seen.append(size.current)
+        size.ran(size.current, 0.1)
+    assert max(seen) <= 3
+    assert seen[1] == 3 or (asked, on_cpu, fixed) == ("auto", True, False)
+
+
+def test_what_did_not_fit_before_the_probe_is_remembered() -> None:
+    size = BatchSize("auto", on_cpu=True)
+    size.out_of_memory(2)
+    size.probe(Accelerator(None, fixed=True))
+    assert size.current == 1
 
 
 def test_out_of_memory_halves_down_to_one_and_stays() -> None:

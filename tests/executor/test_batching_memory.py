@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
 
 import numpy as np
@@ -10,11 +11,25 @@ import pyarrow as pa
 import pytest
 
 from sparkinfer.core.errors import ErrorCode, RowError
+from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.executor import batching
-from sparkinfer.executor.batching import BatchFactory
+from sparkinfer.executor.batching import BatchFactory, slots_that_fit
 from sparkinfer.executor.preprocess import Preprocessor
 from sparkinfer.executor.rows import Chunk
 from tests.executor.chain import RAW, batch, png_of
+
+
+@pytest.mark.parametrize(
+    ("spec", "images"),
+    [
+        (PreprocessSpec(), 2**30 // (3 * 224 * 224 * 4)),
+        (PreprocessSpec(dtype="uint8", layout="nhwc", mean=(0.0,), std=(1.0,), rescale=1.0), 2**30 // (3 * 224 * 224)),
+        (PreprocessSpec(resize=None, crop=16_384), 1),
+        (PreprocessSpec(resize=None, crop=None), sys.maxsize),
+    ],
+)
+def test_a_batchs_inputs_take_a_gibibyte_at_most(spec, images):
+    assert slots_that_fit(spec) == images
 
 
 class Picture:

@@ -15,11 +15,12 @@ from sparkinfer.executor.rows import Chunk, Labels
 
 
 class Recorder(Runtime):
-    """Scores are the inputs; keeps the sizes it saw; fails on 13."""
+    """Scores are the inputs; keeps the sizes it saw; fails on 13; forgets some of the results."""
 
-    def __init__(self, *, fixed: bool) -> None:
+    def __init__(self, *, fixed: bool, results: int | None = None) -> None:
         self.sizes: list[int] = []
         self.fixed = fixed
+        self.results = results
 
     def load(self, request: LoadRequest) -> None: ...
 
@@ -27,6 +28,8 @@ class Recorder(Runtime):
         self.sizes.append(len(batch))
         if (batch == 13).any():
             raise RuntimeError("unlucky")
+        if self.results is not None:
+            batch = batch[: self.results]
         return Outputs(scores=batch.astype(np.float32), embedding=batch.astype(np.float32))
 
     def signature(self) -> Signature:
@@ -61,6 +64,11 @@ def test_halves_of_a_failing_batch_are_padded_too() -> None:
     rows = predict(runtime, [1, 2, 13, 4], size=4)
     assert set(runtime.sizes) == {4}
     assert [row["error_code"] for row in rows] == [None, None, "MODEL_FAILED", None]
+
+
+def test_results_that_are_as_many_as_the_rows_but_not_as_the_images_are_refused() -> None:
+    rows = predict(Recorder(fixed=True, results=3), [1, 2, 3], size=8)
+    assert [row["error_message"] for row in rows] == ["the model gave 3 results for 8 images"] * 3
 
 
 def test_partial_batches_stay_small_where_size_does_not_matter() -> None:

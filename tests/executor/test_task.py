@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 import traceback
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,8 @@ from hypothesis import strategies as st
 from sparkinfer.core.errors import DeviceError, ErrorCode, JobFailedError, ModelError
 from sparkinfer.core.model_spec import Artifact, ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
+from sparkinfer.executor import batching
+from sparkinfer.executor.batching import BatchFactory, ModelBatch
 from sparkinfer.executor.task import run_task
 from tests.executor import deadly
 from tests.executor.chain import RAW, batch, calls, fake_plan, png_of, run
@@ -78,14 +82,15 @@ def test_batches_cross_the_borders_of_arrow_batches(tmp_path: Path, count: int, 
     assert len(calls(tmp_path, "load")) == (1 if count else 0)
 
 
-def test_bad_rows_do_not_change_their_neighbours(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"size_matters": True}, {"size_matters": True, "size": 64}])
+def test_bad_rows_do_not_change_their_neighbours(tmp_path: Path, options: dict[str, Any]) -> None:
     good = [png_of(i * 20, 255 - i * 20, 7) for i in range(12)]
     bad = bad_inputs()
-    alone = run(fake_plan(tmp_path), batch(*good))
+    alone = run(fake_plan(tmp_path, **options), batch(*good))
     mixed: list[bytes | None] = []
     for i, image in enumerate(good):
         mixed += [image, *(content for content, _ in list(bad.values())[i::12])]
-    together = run(fake_plan(tmp_path), batch(*mixed))
+    together = run(fake_plan(tmp_path, **options), batch(*mixed))
     keep = ("predicted_class_idx", "label", "confidence", "top_k")
     assert [{k: r[k] for k in keep} for r in together if not r["error_code"]] == [
         {k: r[k] for k in keep} for r in alone
@@ -119,6 +124,72 @@ def test_the_next_task_of_the_process_remembers_the_batch_size(tmp_path: Path) -
     before = len(calls(tmp_path, "infer"))
     run(plan, batch(*[RED] * 24))
     assert calls(tmp_path, "infer")[before:] == [2] * 12
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_batch_whose_padding_does_not_fit_is_halved(tmp_path: Path, rows: int) -> None:
+    plan = fake_plan(tmp_path, size=8, size_matters=True, memory_limit_images=4)
+    assert [r["confidence"] for r in run(plan, batch(*[RED] * rows))] == [200 + 4 / 1024] * rows
+    assert calls(tmp_path, "infer") == [8, 4]
+    run(plan, batch(RED))
+    assert calls(tmp_path, "infer") == [8, 4, 4]
+
+
+def test_padding_that_does_not_fit_at_any_size_is_coded_rows(tmp_path: Path) -> None:
+    rows = run(fake_plan(tmp_path, size=8, size_matters=True, memory_limit_images=0), batch(RED, GREEN))
+    assert [r["error_code"] for r in rows] == ["OUT_OF_MEMORY"] * 2
+    assert calls(tmp_path, "infer") == [8, 4, 2, 1, 1]
+
+
+def test_batches_that_were_reserved_before_the_size_sank_run_in_the_new_size(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, size=8, size_matters=True, memory_limit_images=4, cores=3)
+    assert [r["confidence"] for r in run(plan, batch(*[RED] * 24))] == [200 + 4 / 1024] * 24
+    assert calls(tmp_path, "infer") == [8, *[4] * 6]
+
+
+def test_a_large_batch_size_costs_a_small_partition_little_padding(tmp_path: Path) -> None:
+    run(fake_plan(tmp_path, size=128, size_matters=True), batch(*[RED] * 20))
+    assert calls(tmp_path, "infer") == [8, 8, 8]
+
+
+def test_a_batch_size_far_beyond_the_rows_and_the_memory(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, size=65_536, preprocess=PreprocessSpec(), memory_limit_images=5)
+    assert [r["error_code"] for r in run(plan, batch(*[RED] * 10))] == [None] * 10
+    assert calls(tmp_path, "infer") == [10, 5, 5]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_no_memory_for_a_batchs_inputs_halves_the_batch_and_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    tried = []
+    new = BatchFactory.new
+
+    def limited(self: BatchFactory, capacity: int) -> ModelBatch:
+        tried.append(capacity)
+        if capacity > 5:
+            raise MemoryError
+        return new(self, capacity)
+
+    monkeypatch.setattr(BatchFactory, "new", limited)
+    plan = fake_plan(tmp_path, size=32, cores=cores)
+    assert [r["label"] for r in run(plan, batch(*[RED] * 10))] == ["red"] * 10
+    assert [r["label"] for r in run(plan, batch(*[RED] * 3))] == ["red"] * 3
+    assert tried == [32, 16, 8, 4, 4, 4, 4]
+    assert calls(tmp_path, "infer") == [4, 4, 2, 3]
+
+
+def test_no_memory_for_one_image_is_a_coded_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Numpy:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(np, name)
+
+        def empty(self, *_: Any) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr(batching, "np", Numpy())
+    rows = run(fake_plan(tmp_path, size=4), batch(RED, GREEN))
+    assert [r["error_code"] for r in rows] == ["OUT_OF_MEMORY"] * 2
 
 
 def test_out_of_memory_with_one_image_is_a_coded_row(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ def test_scores_are_those_of_the_reference(case, rows):
     np.testing.assert_allclose(outputs.scores, case.scores(batch), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("case", ["torch", "torchscript"], indirect=True)
+@pytest.mark.parametrize(("key", "value"), [("providers", ("cpu",)), ("input", "image")])
+def test_keys_that_torch_does_not_know_are_refused(case, key, value):
+    with pytest.raises(ModelError) as caught:
+        case.load(model={key: value})
+    assert (caught.value.key, caught.value.hint is not None) == (f"model.{key}", True)
+
+
 def test_a_shorter_last_batch_changes_nothing(case):
     batch = case.batch(11)
     runtime = case.load()

@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sparkinfer.core.errors import ModelError, SpecError
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.registry import create_runtime
 from sparkinfer.executor.preprocess import Preprocessor
 from sparkinfer.runtimes._onnx_file import stored_preprocess
 from sparkinfer.runtimes._onnx_graph import fold_file, fold_preprocess, folded_spec
@@ -390,19 +389,3 @@ def test_files_that_are_no_models(tmp_path, preprocess, content):
         fold_file(tmp_path / "m.onnx", tmp_path / "folded.onnx", preprocess)
     assert caught.value.key == "model.path"
     assert not (tmp_path / "folded.onnx").exists()
-
-
-@pytest.mark.parametrize(("spec", "resize"), [(PreprocessSpec(), None), (PreprocessSpec(resize=40, crop=32), 40)])
-def test_a_job_works_unchanged_with_the_folded_file(onnx_case, tmp_path, spec, resize):
-    target = tmp_path / "folded.onnx"
-    fold_file(onnx_case.path, target, onnx_case.preprocess)
-    left = create_runtime("onnx").adapt(str(target), spec)
-    assert (left.dtype, left.layout, left.resize, left.crop) == ("uint8", "nhwc", resize, 32)
-    assert create_runtime("onnx").adapt(str(onnx_case.path), spec) == spec
-
-
-def test_other_arithmetic_than_was_folded_is_not_adapted(onnx_case, tmp_path):
-    target = tmp_path / "folded.onnx"
-    fold_file(onnx_case.path, target, onnx_case.preprocess)
-    other = onnx_case.preprocess.model_copy(update={"mean": (0.5, 0.5, 0.5)})
-    assert create_runtime("onnx").adapt(str(target), other) == other

@@ -108,6 +108,17 @@ def test_several_inputs(load, save_onnx, tmp_path):
         load(path, input="input")
 
 
+@pytest.mark.parametrize(("shape", "crop"), [((3, 224, 224), "224"), ((3, 30, 40), "[30, 40]")])
+def test_a_shorter_side_alone_is_no_fixed_size(load, save_onnx, tmp_path, shape, crop):
+    """Every picture that is not square would fail by itself."""
+    path = save_onnx(tmp_path / "m.onnx", shape=shape)
+    with pytest.raises(ModelError) as caught:
+        load(path, changes={"resize": shape[1], "crop": None})
+    assert (caught.value.key, caught.value.hint) == ("preprocess.crop", f"set preprocess.crop: {crop}")
+    load(path, changes={"resize": None, "crop": None})  # pictures as they are, which are said to have the size
+    load(path, changes={"resize": shape[1:], "crop": None})
+
+
 @pytest.mark.parametrize(
     ("shape", "changes", "key", "hint"),
     [

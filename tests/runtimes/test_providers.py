@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnxruntime as ort
 import pytest
 
@@ -9,6 +10,7 @@ from sparkinfer.core.errors import DeviceError
 from sparkinfer.core.model_spec import ModelSpec
 from sparkinfer.core.protocols import Device
 from sparkinfer.runtimes import onnx_runtime
+from sparkinfer.runtimes._onnx_providers import PROVIDERS, check_providers
 
 EVERYTHING = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "OpenVINOExecutionProvider", "CPUExecutionProvider"]
 
@@ -35,10 +37,37 @@ def test_each_gets_its_gpu(onnx_case, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["rocm", "openvino"])
+def test_a_list_with_the_cpu_does_without_one_that_this_build_lacks_and_says_so(onnx_case, logits, caplog, name):
+    runtime = onnx_case.load(model={"providers": (name, "cpu")})
+    assert runtime._session.get_providers() == [EVERYTHING[3]]
+    assert f"{name} cannot be used here; using ['CPUExecutionProvider']" in caplog.text
+    batch = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float32)
+    np.testing.assert_allclose(runtime.infer(batch).scores, logits(batch), atol=1e-4)
+
+
+def test_nothing_is_said_of_a_list_that_is_used_as_it_is(onnx_case, caplog):
+    onnx_case.load(model={"providers": ("cpu",)})
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("name", ["rocm", "openvino"])
+def test_a_list_is_checked_without_a_model(name):
+    with pytest.raises(DeviceError) as caught:
+        check_providers([name], Device("cpu"))
+    assert caught.value.key == "model.providers"
+    assert set(caught.value.allowed) == {"tensorrt", "cuda", "rocm", "openvino", "cpu"} - {
+        key for key, value in PROVIDERS.items() if value not in ort.get_available_providers()
+    }
+    assert f"[{name}, cpu]" in caught.value.hint
+    check_providers([name, "cpu"], Device("cpu"))
+    check_providers(["tensorrt", "cuda", "cpu"], Device("cpu"))
+
+
+@pytest.mark.parametrize("name", ["rocm", "openvino"])
 def test_one_that_this_build_lacks_is_named(onnx_case, name):
     with pytest.raises(DeviceError) as caught:
         onnx_case.load(model={"providers": (name,)})
-    assert onnx_runtime._PROVIDERS[name] in caught.value.render()
+    assert (caught.value.key, name in caught.value.message) == ("model.providers", True)
     assert "CPUExecutionProvider" in caught.value.render()
 
 

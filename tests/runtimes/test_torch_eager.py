@@ -117,6 +117,23 @@ def test_options_reach_the_builder(tmp_path):
     assert "colour" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("arch", "options", "message"),
+    [
+        ("vit_b_16", {"image_size": 100}, "Input shape indivisible by patch size!"),
+        ("resnet18", {"replace_stride_with_dilation": [True, True, True]}, "Dilation > 1 not supported in BasicBlock"),
+        ("resnet18", {"num_classes": -1}, "negative dimension"),
+    ],
+)
+def test_options_that_a_builder_cannot_work_with(resnet, tmp_path, arch, options, message):
+    torch.save(resnet.state_dict(), tmp_path / "m.pth")
+    with pytest.raises(ModelError) as caught:
+        load(tmp_path / "m.pth", arch, options=options)
+    assert caught.value.key == "model.options"
+    assert message in caught.value.message
+    assert arch in caught.value.hint
+
+
 def test_embedding_of_a_module_is_flattened(resnet, tmp_path):
     torch.save(resnet.state_dict(), tmp_path / "m.pth")
     runtime = load(tmp_path / "m.pth", "resnet18", embedding="avgpool")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sparkinfer.core.errors import ModelError, OutOfDeviceMemoryError
+from sparkinfer.core.errors import ErrorCode, ModelError, OutOfDeviceMemoryError, RowError
 from sparkinfer.core.model_spec import ModelSpec
 from sparkinfer.core.protocols import LoadRequest
 from sparkinfer.runtimes.torchscript import TorchScriptRuntime
@@ -141,5 +141,58 @@ def test_a_real_allocation_failure_is_out_of_memory(load, tmp_path):
 
 def test_the_models_own_failure_is_passed_on(load, torchscript_case):
     runtime = load(torchscript_case.path)
-    with pytest.raises(RuntimeError, match="channels"):
+    with pytest.raises(RowError, match=r"^RuntimeError: Given groups=1.*channels") as caught:
         runtime.infer(np.zeros((1, 4, SIDE, SIDE), np.float32))
+    assert caught.value.code == ErrorCode.MODEL_FAILED
+    assert "\n" not in caught.value.message
+
+
+class Picky(torch.nn.Module):
+    def forward(self, x):
+        if bool(x.max() == 1):
+            raise ValueError("ones are not taken")
+        assert bool(x.max() != 2), "twos neither,\nsee the manual"
+        return x.flatten(1)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(1, "ValueError: ones are not taken"), (2, "RuntimeError: AssertionError: twos neither,")],
+)
+def test_what_a_models_own_code_raises_is_one_line(load, tmp_path, value, message):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+        torch.jit.save(torch.jit.script(Picky()), tmp_path / "m.pt")
+    runtime = load(tmp_path / "m.pt")
+    with pytest.raises(RowError) as caught:
+        runtime.infer(np.full((1, 3, SIDE, SIDE), value, np.float32))
+    assert caught.value.message == message
+
+
+class OneAtATime(torch.nn.Module):
+    def forward(self, x):
+        return x.view(1, 3, -1).mean(2)
+
+
+class TwoInputs(torch.nn.Module):
+    def forward(self, x, mask):
+        return x.mean((2, 3)) * mask
+
+
+def script(module, path):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`torch.jit", FutureWarning)
+        torch.jit.save(torch.jit.script(module), path)
+    return path
+
+
+def test_a_batch_size_of_one_in_the_file_is_told(load, tmp_path):
+    with pytest.raises(ModelError, match="one image at a time: its batch size is fixed at 1") as caught:
+        load(script(OneAtATime(), tmp_path / "m.pt"))
+    assert (caught.value.key, "batch dimension" in caught.value.hint) == ("model.path", True)
+
+
+def test_two_inputs_are_told(load, tmp_path):
+    with pytest.raises(ModelError, match=r"the model takes 2 inputs \(x, mask\)") as caught:
+        load(script(TwoInputs(), tmp_path / "m.pt"))
+    assert (caught.value.key, "images alone" in caught.value.hint) == ("model.path", True)
