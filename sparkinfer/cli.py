@@ -23,6 +23,7 @@ import sparkinfer
 from sparkinfer.core.errors import SparkInferError, SpecError
 from sparkinfer.core.secrets import redact_logs, redacted
 from sparkinfer.driver.last_cause import last_cause
+from sparkinfer.driver.specs.flags import flags_named, preprocess_flag
 
 if TYPE_CHECKING:
     from sparkinfer.core.spec import JobSpec
@@ -49,6 +50,24 @@ Sets = Annotated[
 Arch = Annotated[str | None, typer.Option("--arch", metavar="NAME", help="torchvision architecture of a state_dict.")]
 Labels = Annotated[str | None, typer.Option("--labels", metavar="FILE", help="Labels, text or JSON.")]
 Preprocess = Annotated[str | None, typer.Option("--preprocess", metavar="NAME", help="Preset, by name.")]
+Block = Annotated[
+    str | None,
+    typer.Option(
+        "--preprocess",
+        metavar="NAME|BLOCK",
+        help="What makes the model's input: a preset's name, or keys of the preprocess block: '{layout: nhwc}'. "
+        "By default what the file says of itself, else imagenet.",
+    ),
+]
+Input = Annotated[str | None, typer.Option("--input", metavar="NAME", help="Image input; the only one by default.")]
+Scores = Annotated[
+    str | None,
+    typer.Option(
+        "--output-name",
+        metavar="NAME",
+        help="Output with the class scores, as model.output in a job; the first two-dimensional one by default.",
+    ),
+]
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -223,14 +242,17 @@ def plan(
 def inspect_model(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Model file.")],
     arch: Arch = None,
-    preprocess: Preprocess = None,
+    preprocess: Block = None,
+    input_name: Input = None,
+    output_name: Scores = None,
     debug: Debug = False,
 ) -> None:
     """Shows what a model file says of itself."""
-    with _exit_status(debug=debug):
+    with _exit_status(debug=debug), flags_named():
         from sparkinfer.driver.model import model
 
-        found = model(file, arch=arch, preprocess=preprocess or "imagenet").inspected
+        block = preprocess_flag(preprocess)
+        found = model(file, arch=arch, preprocess=block, input=input_name, output=output_name).inspected
         Console().print(_model_table(found))
 
 
@@ -239,8 +261,10 @@ def optimize_model(
     file: Annotated[str, typer.Argument(metavar="FILE", help="ONNX model.")],
     images: Annotated[str, typer.Option(help="Folder or glob of your own images, local: some hundred.")],
     output: Annotated[str | None, typer.Option(help="File to write; beside the model by default.")] = None,
-    preprocess: Preprocess = None,
+    preprocess: Block = None,
     labels: Labels = None,
+    input_name: Input = None,
+    output_name: Scores = None,
     fold: Annotated[bool, typer.Option(help="Put normalisation into the graph.")] = True,
     fp16: Annotated[bool, typer.Option("--fp16", help="Convert to FP16 too.")] = False,
     int8: Annotated[bool, typer.Option("--int8", help="Quantise to INT8 too, calibrated on the images.")] = False,
@@ -249,15 +273,17 @@ def optimize_model(
     debug: Debug = False,
 ) -> None:
     """Makes a model smaller and faster, and says what that changes on your images."""
-    with _exit_status(debug=debug):
+    with _exit_status(debug=debug), flags_named():
         from sparkinfer.driver.optimize import optimize_command
 
         optimize_command(
             file,
             images,
             output=output,
-            preprocess=preprocess,
+            preprocess=preprocess_flag(preprocess),
             labels=labels,
+            input_name=input_name,
+            output_name=output_name,
             fold=fold,
             fp16=fp16,
             int8=int8,

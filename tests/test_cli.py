@@ -193,7 +193,7 @@ class TestModelInspect:
         module.model = model  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "sparkinfer.driver.model", module)
         assert cli.main(["model", "inspect", "m.onnx", "--arch", "resnet50"]) == 0
-        assert asked == {"path": "m.onnx", "arch": "resnet50", "preprocess": "imagenet"}
+        assert asked == {"path": "m.onnx", "arch": "resnet50", "preprocess": None, "input": None, "output": None}
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert lines == [
             "format onnx",

@@ -5,23 +5,24 @@ No framework is imported here, and a model that crashes its framework costs one 
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from sparkinfer.core.errors import ModelError
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.protocols import Folding
+from sparkinfer.core.protocols import Device, Folding
 from sparkinfer.core.secrets import redacted
 from sparkinfer.driver.helper_process import environment
 from sparkinfer.executor.inspection import error_from_dict
 
-__all__ = ["Inspection", "inspect"]
+__all__ = ["Inspection", "check_providers", "inspect"]
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,29 @@ def inspect(
             inside=folding["inside"] and PreprocessSpec.model_validate(folding["inside"]),
         ),
     )
+
+
+def check_providers(spec: ModelSpec, device: Device) -> None:
+    """Asks this machine's ONNX Runtime for `model.providers`: for executors that run here. Other formats have none.
+
+    Args:
+        spec: of a model of any format.
+        device: what the executors will use.
+
+    Raises:
+        DeviceError: it lacks one.
+        MissingExtraError: it is not installed.
+    """
+    if spec.providers and spec.format in {"onnx", "auto"} and PurePath(spec.path).suffix.lower() == ".onnx":
+        _ask_for_providers(spec.providers, device)
+
+
+@functools.cache
+def _ask_for_providers(providers: tuple[str, ...], device: Device) -> None:
+    request = {"providers": providers, "kind": device.kind, "index": device.index}
+    answer = _ask(request, ModelSpec(path="onnxruntime", format="onnx"), TIMEOUT_SECONDS)
+    if "error" in answer:
+        raise error_from_dict(answer["error"])
 
 
 def _ask(request: dict[str, Any], spec: ModelSpec, timeout_seconds: float) -> dict[str, Any]:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from sparkinfer.core.errors import ModelError
 
-__all__ = ["check_labels", "parse_labels"]
+__all__ = ["check_labels", "parse_labels", "read_label_text"]
 
 _KEY = "model.labels"
+
+
+def read_label_text(path: Path, name: str) -> str:
+    """A label file's text.
+
+    Raises:
+        ModelError: it is not UTF-8.
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(
+            f"{name!r} is not UTF-8 text (byte {error.start})", key=_KEY, hint="one label a line, or JSON"
+        ) from error
 
 
 def parse_labels(text: str, name: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from sparkinfer.core import errors
 from sparkinfer.core.errors import NOTE_HINT, NOTE_KEY, UserError
 from sparkinfer.core.secrets import redacted
 
-__all__ = ["last_cause", "told_by_workers"]
+__all__ = ["last_cause", "told_by_workers", "worker_error"]
 
 MAX_CAUSE_CHARS = 500
 
@@ -38,7 +38,12 @@ def told_by_workers() -> Iterator[None]:
 def _of_worker(error: BaseException) -> UserError | None:
     while error.__cause__ is not None:
         error = error.__cause__
-    told = _OURS.search(str(error))
+    return worker_error(str(error))
+
+
+def worker_error(text: str) -> UserError | None:
+    """The error of ours that a Python worker has raised, out of the stack traces that Spark tells; None: another's."""
+    told = _OURS.search(text)
     kind = getattr(errors, told[1], None) if told else None
     if told is None or not (isinstance(kind, type) and issubclass(kind, UserError)):
         return None

@@ -23,7 +23,7 @@ from sparkinfer.core.registry import detect_format
 from sparkinfer.core.spec import BatchSpec
 from sparkinfer.driver.config import validated
 from sparkinfer.driver.inspect import Inspection, inspect
-from sparkinfer.driver.labels import check_labels, parse_labels
+from sparkinfer.driver.labels import check_labels, parse_labels, read_label_text
 from sparkinfer.driver.listing import copy_to_local
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.spark.resources import SETTINGS, decode_cores, guard_mode
@@ -112,7 +112,7 @@ def model(
     path: str | os.PathLike[str],
     *,
     labels: str | None = None,
-    preprocess: str | dict[str, Any] | PreprocessSpec = "imagenet",
+    preprocess: str | dict[str, Any] | PreprocessSpec | None = None,
     activation: Literal["softmax", "sigmoid", "none"] = "softmax",
     top_k: int = 5,
     embedding: str | None = None,
@@ -125,7 +125,7 @@ def model(
     Args:
         path: local file or any Hadoop URI.
         labels: label file: text or JSON.
-        preprocess: preset's name or a `preprocess:` block.
+        preprocess: preset's name or a `preprocess:` block; by default what the file says of itself, else `imagenet`.
         activation: how scores become confidences.
         top_k: classes in the `top_k` column.
         embedding: output that fills the `embedding` column.
@@ -136,10 +136,10 @@ def model(
     Raises:
         SpecError: a value that the job file would not take either.
     """
-    block = preprocess.model_dump() if isinstance(preprocess, PreprocessSpec) else preprocess
+    block = preprocess.model_dump(exclude_unset=True) if isinstance(preprocess, PreprocessSpec) else preprocess
     return Model(
         spec=validated(ModelSpec, {"path": os.fspath(path), "labels": labels, **options}, "model"),
-        preprocess=validated(PreprocessSpec, block, "preprocess"),
+        preprocess=validated(PreprocessSpec, {} if block is None else block, "preprocess"),
         postprocess=validated(
             PostprocessSpec,
             {"activation": activation, "top_k": top_k, "embedding": embedding, "check": check},
@@ -164,7 +164,7 @@ def _inspect(model: Model) -> Inspected:
     labels = signature.labels
     name = spec.labels or spec.path
     if spec.labels:
-        labels = parse_labels(_text(_localise(spec.labels, "model.labels"), spec.labels), spec.labels)
+        labels = parse_labels(read_label_text(_localise(spec.labels, "model.labels"), spec.labels), spec.labels)
     if labels is not None:
         check_labels(labels, effective_classes(signature.num_classes, model.postprocess.activation), name)
     packed = _packed(answer)
@@ -214,7 +214,9 @@ _asked: dict[tuple[str, ...], Inspection] = {}
 def _ask(path: Path, digest: str, spec: ModelSpec, model: Model) -> Inspection:
     """`inspect`, once per process for the same bytes and blocks: the next job of a session need not wait for it."""
     blocks = (spec, model.preprocess, model.postprocess)
-    key = (digest, *(block.model_dump_json(exclude={"labels", "name", "version", "digest"}) for block in blocks))
+    kept_apart = {"labels", "name", "version", "digest"}
+    # Only what is set: a key that is stated means more than its default to a model with a recipe of its own.
+    key = (digest, *(block.model_dump_json(exclude=kept_apart, exclude_unset=True) for block in blocks))
     if key in _asked:
         return _asked[key]
     answer = inspect(str(path), *blocks, scratch=_scratch())
@@ -250,15 +252,6 @@ def _scratch() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="sparkinfer-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
-
-
-def _text(path: Path, name: str) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ModelError(
-            f"{name!r} is not UTF-8 text (byte {error.start})", key="model.labels", hint="one label a line, or JSON"
-        ) from error
 
 
 def _near(path: Path) -> str:

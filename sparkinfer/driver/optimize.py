@@ -6,6 +6,7 @@ Driver side; needs no Spark. All work is done by `executor.optimization` in a pr
 from __future__ import annotations
 
 import glob
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from sparkinfer.core.errors import ModelError, SourceError, SpecError
+from sparkinfer.core.errors import ModelError, SinkError, SourceError, SpecError
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.driver.config import validated
 from sparkinfer.driver.helper_process import run_helper
-from sparkinfer.driver.labels import parse_labels
+from sparkinfer.driver.labels import parse_labels, read_label_text
 from sparkinfer.driver.paths import has_glob, local_path
 from sparkinfer.driver.sources.local_files import PREFIX, walk
 from sparkinfer.executor.optimization_report import REPORT, REQUEST, OptimizeReport, OptimizeRequest, Variant
@@ -36,6 +37,8 @@ def optimize(
     output: str | None = None,
     preprocess: str | dict[str, Any] | PreprocessSpec | None = None,
     labels: str | None = None,
+    input_name: str | None = None,
+    output_name: str | None = None,
     fold: bool = True,
     fp16: bool = False,
     int8: bool = False,
@@ -54,6 +57,9 @@ def optimize(
         preprocess: preset's name or block that the model's input is made by; by default what the file says of itself,
             else `imagenet`.
         labels: label file, to store in the new files.
+        input_name: of the image input; the only one by default.
+        output_name: of the class scores, by which forms are compared: `model.output` of the job. By default the first
+            two-dimensional output, as in a job. The new files keep all outputs.
         fold: move normalisation into the graph: the new files take uint8 images [batch, height, width, channels].
         fp16: make an FP16 form.
         int8: make an INT8 form.
@@ -78,6 +84,8 @@ def optimize(
         outputs=_outputs(path, output, [*(["fp16"] if fp16 else []), *(["int8"] if int8 else [])] or ["optimized"]),
         fold=fold,
         labels=None if labels is None else _labels(labels),
+        input=input_name,
+        output=output_name,
         min_agreement=min_agreement,
         threads=threads,
     )
@@ -85,22 +93,18 @@ def optimize(
     return REPORT.validate_python(answer["report"])
 
 
-def optimize_command(
-    model: str, images: str, *, preprocess: str | None = None, console: Console | None = None, **options: Any
-) -> None:
+def optimize_command(model: str, images: str, *, console: Console | None = None, **options: Any) -> None:
     """`optimize` for the command line: prints progress, then the report.
 
     Args:
         model: see `optimize`.
         images: see `optimize`.
-        preprocess: preset's name, or a block in YAML: `{preset: imagenet, layout: nhwc}`.
         console: to print to.
         options: the other arguments of `optimize`.
     """
     console = console or Console()
-    block = None if preprocess is None else yaml.safe_load(preprocess)
     with console.status("optimising") as status:
-        report = optimize(model, images, preprocess=block, say=status.update, **options)
+        report = optimize(model, images, say=status.update, **options)
     console.print(report_table(report))
     for line in _notes(report):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -137,6 +141,7 @@ def _notes(report: OptimizeReport) -> list[str]:
         compared += f"; {report.unreadable} files did not decode"
     return [
         f"{compared}; speed with {report.threads} threads, {report.batch_size} images a call, normalisation included",
+        f"answers are those of the output {report.scores}",
         f"graph: {before} nodes, {after} in the new files, {running} once ONNX Runtime fuses them for a CPU",
         *(f"tried INT8 {tried.settings}: agreement {tried.agreement:.1%}" for tried in report.attempts[:-1]),
         *(_slower(variant, report.variants[0]) for variant in report.variants[1:] if _is_slower(variant, report)),
@@ -165,7 +170,7 @@ def _slower(variant: Variant, original: Variant) -> str:
 
 
 def _labels(name: str) -> tuple[str, ...]:
-    return parse_labels(_local_file(name, "model.labels").read_text("utf-8"), name)
+    return parse_labels(read_label_text(_local_file(name, "model.labels"), name), name)
 
 
 def _needs(variant: Variant) -> str:
@@ -210,6 +215,25 @@ def _outputs(model: Path, output: str | None, forms: list[str]) -> dict[str, str
     if output is not None and len(forms) == 1 and not Path(output).is_dir():
         named = {forms[0]: base}
     for path in named.values():
+        _check_writable(path)
         if path.absolute() == model.absolute() or (path.exists() and path.samefile(model)):
             raise SpecError(f"{str(path)!r} is the model itself", key="output", hint="choose another file")
     return {form: str(path) for form, path in named.items()}
+
+
+def _check_writable(path: Path) -> None:
+    """Refuses a place that cannot be written to now rather than when all is done; leaves nothing there.
+
+    Raises:
+        SinkError: it cannot be written.
+    """
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SinkError(
+            f"{str(path)!r} cannot be written: {error.strerror}", key="output", hint="choose another folder"
+        ) from error
+    if path.is_dir():
+        raise SinkError(f"{str(path)!r} is a folder", key="output", hint="choose another file")

@@ -92,6 +92,12 @@ def decoder_of(spec: PreprocessSpec) -> Decoder:
             allowed=["pillow", "module:function"],
             hint="the module must be importable on the executors too",
         ) from error
+    if not callable(found):
+        raise SpecError(
+            f"decoder {spec.decoder!r} is a {type(found).__name__}, not a function",
+            key="preprocess.decoder",
+            allowed=["pillow", "module:function"],
+        )
     return found
 
 

@@ -5,6 +5,9 @@ driver. It always runs on the CPU.
 
 Request: `path`, `model`, `preprocess` (only the keys that are set), `embedding`, `scratch` (a folder to
 write to, or null). Answer: `signature`, `preprocess` and `folding`, or `error` with the fields of a `UserError`.
+
+Another request: `providers`, `kind` and `index` of a device. Answer: nothing where this machine's ONNX Runtime has
+what the list asks for, else `error`.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from sparkinfer.core import errors
 from sparkinfer.core.errors import UserError
 from sparkinfer.core.model_spec import ModelSpec, Signature
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.core.protocols import Folding, LoadRequest, Runtime
+from sparkinfer.core.protocols import Device, Folding, LoadRequest, Runtime
 from sparkinfer.core.registry import create_runtime, load_attribute
 
 __all__ = ["error_from_dict", "error_to_dict", "inspect_model", "main", "resolve_preset"]
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)  # warnings of an unconfigured logger go to st
 
 _PRESETS = "sparkinfer.runtimes.torchvision_presets:recipe"
 """By name, as runtimes are: it imports torchvision."""
+_CHECK_PROVIDERS = "sparkinfer.runtimes._onnx_providers:check_providers"
+"""Likewise: it imports ONNX Runtime."""
 
 
 def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, Folding]:
@@ -48,8 +53,10 @@ def inspect_model(request: dict[str, Any]) -> tuple[Signature, PreprocessSpec, F
     Raises:
         UserError: the model cannot be opened or does not fit the spec.
     """
-    # Providers need the executors' hardware; what a model says of itself does not.
-    model = ModelSpec.model_validate(request["model"]).model_copy(update={"providers": ()})
+    # Providers need the executors' hardware and builds; what a model says of itself does not.
+    model = ModelSpec.model_validate(request["model"])
+    if model.format == "onnx":
+        model = model.model_copy(update={"providers": ()})
     preprocess = PreprocessSpec.model_validate(request["preprocess"])
     if preprocess.is_weights_enum:
         preprocess = preprocess.resolved(resolve_preset(preprocess.preset))
@@ -150,21 +157,31 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     answer: dict[str, Any]
+    request = json.load(sys.stdin)
     try:
-        signature, preprocess, folding = inspect_model(json.load(sys.stdin))
-        answer = {
-            "signature": signature.model_dump(mode="json"),
-            "preprocess": _plain(preprocess),
-            "folding": {
-                "path": folding.path,
-                "preprocess": _plain(folding.preprocess),
-                "inside": folding.inside and _plain(folding.inside),
-            },
-        }
+        answer = _checked_providers(request) if "providers" in request else _inspected(request)
     except UserError as error:
         answer = {"error": error_to_dict(error)}
     with os.fdopen(answers, "w") as file:
         file.write(f"\n{json.dumps(answer)}\n")
+
+
+def _inspected(request: dict[str, Any]) -> dict[str, Any]:
+    signature, preprocess, folding = inspect_model(request)
+    return {
+        "signature": signature.model_dump(mode="json"),
+        "preprocess": _plain(preprocess),
+        "folding": {
+            "path": folding.path,
+            "preprocess": _plain(folding.preprocess),
+            "inside": folding.inside and _plain(folding.inside),
+        },
+    }
+
+
+def _checked_providers(request: dict[str, Any]) -> dict[str, Any]:
+    load_attribute(_CHECK_PROVIDERS)(request["providers"], Device(request["kind"], request["index"]))
+    return {}
 
 
 if __name__ == "__main__":

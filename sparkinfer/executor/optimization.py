@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparkinfer.core.errors import ModelError, UserError
+from sparkinfer.core.errors import ModelError, SinkError, UserError
 from sparkinfer.core.model_spec import ModelSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
 from sparkinfer.core.registry import load_attribute
@@ -108,7 +108,8 @@ class _Run:
         }
         self._search = Search()
         forms = {"original": self._original_form}
-        variants = [Variant("original", str(self._source), self._source.stat().st_size, 0, 1, 0, "as it is", {})]
+        size = load_attribute(f"{_TOOLS}whole_size")(self._source)
+        variants = [Variant("original", str(self._source), size, 0, 1, 0, "as it is", {})]
         preprocess = self._spec
         made_files = {}
         for name, target in self._request.outputs.items():
@@ -131,6 +132,7 @@ class _Run:
             source_digest=_digest(self._source),
             variants=tuple(replace(variant, images_per_second=rates[variant.name]) for variant in variants),
             preprocess=preprocess,
+            scores=str(self._original_form.runtime.signature().scores),
             nodes=tuple(nodes),
             compared=len(self._compared),
             calibrated=len(self._calibration),
@@ -221,6 +223,15 @@ def _digest(path: Path) -> str:
 
 
 def _put_in_place(made: Path, target: Path) -> None:
+    try:
+        _put(made, target)
+    except OSError as error:
+        raise SinkError(
+            f"{str(target)!r} cannot be written: {error.strerror}", key="output", hint="choose another folder"
+        ) from error
+
+
+def _put(made: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     unfinished = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:

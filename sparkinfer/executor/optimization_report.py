@@ -50,7 +50,7 @@ class Variant:
     Attributes:
         name: original, optimized, fp16 or int8.
         path: its file.
-        bytes: its size.
+        bytes: its size, with weights in files beside it.
         images_per_second: from pictures of the model's size in memory to scores: normalisation and model.
         agreement: share of compared images in [0, 1] whose best class is the original's.
         max_confidence_change: largest change of any class's confidence on any compared image, in [0, 1].
@@ -85,6 +85,7 @@ class OptimizeReport:
         source_digest: SHA-256 of the model; every output carries it.
         variants: the original first.
         preprocess: the block to use with the outputs.
+        scores: the output that was compared: name, dtype, shape.
         nodes: of the graph: before, in the outputs, once ONNX Runtime has fused them for a CPU.
         compared: images that the comparison used.
         calibrated: images that INT8 ranges come from.
@@ -98,6 +99,7 @@ class OptimizeReport:
     source_digest: str
     variants: tuple[Variant, ...]
     preprocess: PreprocessSpec
+    scores: str
     nodes: tuple[int, int, int]
     compared: int
     calibrated: int

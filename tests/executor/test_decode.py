@@ -416,3 +416,5 @@ def test_a_decoder_of_ones_own() -> None:
     for name in ("tests.executor.own_decoder:missing", "no.such.module:f", "nonsense"):
         with pytest.raises(SpecError, match=name):
             decoder_of(PreprocessSpec(decoder=name))
+    with pytest.raises(SpecError, match="'os:path' is a module, not a function"):
+        decoder_of(PreprocessSpec(decoder="os:path"))

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from sparkinfer.core.errors import MissingExtraError, ModelError, SpecError
+from sparkinfer.core.errors import DeviceError, MissingExtraError, ModelError, SpecError
 from sparkinfer.core.model_spec import ModelSpec, PostprocessSpec
 from sparkinfer.core.preprocess_spec import PreprocessSpec
-from sparkinfer.driver.inspect import inspect
+from sparkinfer.core.protocols import Device
+from sparkinfer.driver.inspect import check_providers, inspect
 from sparkinfer.executor.inspection import inspect_model, resolve_preset
 
 PREPROCESS = PreprocessSpec.model_validate({"resize": None, "crop": 8})
@@ -97,6 +98,15 @@ def test_chatter_on_stdout_does_no_harm(fake, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('welcome', end='')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     assert ask(fake())[0].num_classes == 3
+
+
+def test_providers_of_this_machine_are_asked_for_without_opening_a_model():
+    with pytest.raises(DeviceError, match="has no openvino") as caught:
+        check_providers(ModelSpec(path="nowhere.onnx", providers=("openvino",)), Device())
+    assert (caught.value.key, "cpu" in caught.value.allowed) == ("model.providers", True)
+    check_providers(ModelSpec(path="nowhere.onnx", providers=("openvino", "cpu")), Device())
+    check_providers(ModelSpec(path="nowhere.onnx"), Device())
+    check_providers(ModelSpec(path="nowhere.pt", providers=("openvino",)), Device())  # no matter of ONNX Runtime
 
 
 def test_only_the_wanted_framework_is_loaded(fake):

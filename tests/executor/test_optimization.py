@@ -99,6 +99,33 @@ def test_every_form_is_compared_with_the_original(asked, tmp_path):
     assert report.source_digest == digest.split()[0]
 
 
+def test_the_output_that_is_named_is_compared(asked, tmp_path):
+    """An embedding comes first: by default it would be taken for the scores, as in a job."""
+    path = save_red_or_not(tmp_path / "red.onnx")
+    model = onnx.load(path)
+    model.graph.output.insert(0, helper.make_tensor_value_info("features", TensorProto.FLOAT, ["n", 2]))
+    onnx.save(model, path)
+    report = optimize(asked("optimized", model=path, output="scores"), print)
+    assert report.scores == "scores: float32[?, 2]"
+    assert [output.name for output in onnx.load(report.variants[1].path).graph.output] == ["features", "scores"]
+    report = optimize(asked("optimized", model=path, images=tuple(map(str, (tmp_path / "images").iterdir()))), print)
+    assert report.scores == "features: float32[?, 2]"
+
+
+def test_a_model_without_layers_has_no_int8_form(asked, tmp_path):
+    graph = helper.make_graph(
+        [helper.make_node("ReduceMean", ["input"], ["means"], axes=[2, 3], keepdims=0)],
+        "means",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])],
+        [helper.make_tensor_value_info("means", TensorProto.FLOAT, ["n", 3])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="nothing in the model can be quantised") as caught:
+        optimize(asked("int8", model=tmp_path / "m.onnx"), print)
+    assert (caught.value.key, caught.value.hint) == ("int8", "leave INT8 out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_folding_the_files_take_what_the_original_took(asked):
     report = optimize(asked("optimized", fold=False), print)
     assert report.preprocess == SPEC
