@@ -2,32 +2,36 @@
 
 Only Spark's own committers write data. On a file system whose rename is atomic, a new or overwritten folder is written
 beside its target under a hidden name and renamed when it is whole: a reader sees the old table or the new one, and a
-job that dies leaves the old one in place. Object stores and transactional formats commit in one step by themselves.
+job that dies leaves the old one in place. Rows that are added to a folder are written under a hidden name in it, and
+their files move when all are whole. Object stores and transactional formats commit in one step by themselves.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from contextlib import nullcontext
 from typing import Any
 
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
-from sparkinfer.driver.listing import hadoop_conf, hadoop_path, names_in
-from sparkinfer.driver.names import quoted, table_name, table_parts
+from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_conf, hadoop_path, names_in
+from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import local_path
+from sparkinfer.driver.sinks.append import move_in
+from sparkinfer.driver.sinks.aside import kept_alive, sibling
 from sparkinfer.driver.sinks.checks import check_holds_arrays, check_layout, explained_sink
+from sparkinfer.driver.sinks.formats import FILE_FORMATS, writer
 from sparkinfer.driver.sinks.merge import Replaced, check_merge, merge
+from sparkinfer.driver.sinks.pending import own_pending
+from sparkinfer.driver.sinks.tables import check_table, write_table
 
 __all__ = ["check_format", "check_local_target", "check_target", "put_back", "write"]
 
 log = logging.getLogger(__name__)
 
-_FILE_FORMATS = {"parquet", "orc", "json", "avro"}
-_CATALOGUE_NAME = re.compile(r"[A-Za-z0-9_]+")
-"""`SessionCatalog.validateName`."""
 _ATOMIC_RENAME = {"file", "hdfs", "viewfs", "abfs", "abfss"}
 
 
@@ -52,8 +56,9 @@ def check_target(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
     """
     check_format(spark, sink, columns)
     if sink.table:
-        _check_table_name(spark, sink)
-    if sink.path and sink.format in _FILE_FORMATS:
+        with explained_sink(sink):
+            check_table(spark, sink)
+    if sink.path and sink.format in FILE_FORMATS:
         put_back(spark, sink.path)
     with explained_sink(sink):
         check_layout(spark, sink)
@@ -77,17 +82,23 @@ def check_format(spark: SparkSession, sink: SinkSpec, columns: list[str]) -> Non
         _check_format(spark, sink)
 
 
-def write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
+def write(table: DataFrame, sink: SinkSpec, run_id: str, *, alone: bool = False) -> None:
     """Runs the job: everything is computed here, once, and becomes visible when it is whole.
+
+    Args:
+        table: the query.
+        sink: where to.
+        run_id: of this run.
+        alone: a lock keeps others from the target, and its holder clears away what dead runs have left.
 
     Raises:
         SinkError: somebody else made the target meanwhile.
     """
     with explained_sink(sink):
-        _write(table, sink, run_id)
+        _write(table, sink, run_id, alone=alone)
 
 
-def _write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
+def _write(table: DataFrame, sink: SinkSpec, run_id: str, *, alone: bool) -> None:
     spark = table.sparkSession
     if sink.mode == "merge":
         if _exists_already(spark, sink):
@@ -95,22 +106,36 @@ def _write(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
             return
         sink = sink.model_copy(update={"mode": "error"})
     if sink.table:
-        _write_table(table, sink, run_id)
-    elif sink.mode != "append" and sink.format in _FILE_FORMATS and _renames_atomically(spark, sink):
-        _write_aside(table, sink, run_id)
+        write_table(table, sink, run_id)
+    elif sink.format in FILE_FORMATS and _renames_atomically(spark, sink):
+        _write_aside(table, sink, run_id, alone=alone)
+    elif sink.format in FILE_FORMATS and sink.mode == "append":
+        with own_pending(spark, sink.target, run_id):
+            writer(table, sink).mode("append").save(sink.path)
     else:
-        _writer(table, sink).mode(sink.mode).save(sink.path)
+        writer(table, sink).mode(sink.mode).save(sink.path)
 
 
-def _write_aside(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
+def _write_aside(table: DataFrame, sink: SinkSpec, run_id: str, *, alone: bool) -> None:
     spark = table.sparkSession
     path, fs = hadoop_path(spark, sink.target)
-    aside = _sibling(spark, path, f".{path.getName()}.{run_id}.new")
-    try:
-        _writer(table, sink).mode("error").save(aside.toString())
-        _rename(spark, aside, path, run_id, sink)
-    finally:
-        fs.delete(aside, True)
+    # Rows are added from within the folder: what is above it may be another file system, or another person's.
+    adds = sink.mode == "append" and fs.exists(path)
+    place = _child(spark, path, "added") if adds else path
+    aside = sibling(spark, place, f".{place.getName()}.{run_id}.new")
+    with nullcontext() if alone else kept_alive(spark, place, run_id) as sign:
+        try:
+            writer(table, sink).mode("error").save(aside.toString())
+            if sign is not None:
+                sign.check()
+            if adds:
+                move_in(spark, aside, path)
+            else:
+                _rename(spark, aside, path, run_id, sink)
+        finally:
+            # Not while the old table is away: with both there, the next run knows what happened.
+            if not fs.exists(sibling(spark, path, f".{path.getName()}.{run_id}.old")) or fs.exists(path):
+                fs.delete(aside, True)
 
 
 def _rename(spark: SparkSession, aside: Any, path: Any, run_id: str, sink: SinkSpec) -> None:
@@ -118,22 +143,26 @@ def _rename(spark: SparkSession, aside: Any, path: Any, run_id: str, sink: SinkS
     _, fs = hadoop_path(spark, path.toString())
     old = None
     if sink.mode == "overwrite" and fs.exists(path):
-        old = _sibling(spark, path, f".{path.getName()}.{run_id}.old")
+        old = sibling(spark, path, f".{path.getName()}.{run_id}.old")
         _move(spark, path, old)
     try:
         _move(spark, aside, path)
-    except Exception:
-        if old is not None:
+    except BaseException as error:
+        if old is not None and not fs.exists(path):
             _move(spark, old, path)
-        elif fs.exists(path):
+        if old is not None or not isinstance(error, JAVA_ERRORS) or not fs.exists(path):
+            raise
+        if sink.mode != "append":
             raise _exists(sink) from None
-        raise
+        move_in(spark, aside, path)  # two runs made the folder
     if old is not None:
         fs.delete(old, True)
 
 
 def put_back(spark: SparkSession, target: str) -> bool:
     """Undoes an overwrite that died between its two renames: the old folder, which had stepped back, returns.
+
+    An old folder whose successor is not there has been replaced, and is what is left of it: that stays where it is.
 
     Args:
         spark: the session.
@@ -146,12 +175,18 @@ def put_back(spark: SparkSession, target: str) -> bool:
     if fs.exists(path):
         return False
     is_old = re.compile(rf"\.{re.escape(path.getName())}\.[0-9a-f]{{32}}\.old")
-    old = [name for name in names_in(spark, path.getParent().toString()) or () if is_old.fullmatch(name)]
+    names = set(names_in(spark, path.getParent().toString()) or ())
+    old = sorted(name for name in names if is_old.fullmatch(name) and f"{name.removesuffix('.old')}.new" in names)
     if not old:
         return False
     log.warning("%s is put back: a run that overwrote it was interrupted", target)
-    _move(spark, _sibling(spark, path, old[0]), path)
+    _move(spark, sibling(spark, path, old[0]), path)
     return True
+
+
+def _child(spark: SparkSession, path: Any, name: str) -> Any:
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.hadoop.fs.Path(path, name)
 
 
 def _move(spark: SparkSession, source: Any, target: Any) -> None:
@@ -163,49 +198,9 @@ def _move(spark: SparkSession, source: Any, target: Any) -> None:
     )
 
 
-def _sibling(spark: SparkSession, path: Any, name: str) -> Any:
-    jvm: Any = spark.sparkContext._jvm
-    return jvm.org.apache.hadoop.fs.Path(path.getParent(), name)
-
-
 def _renames_atomically(spark: SparkSession, sink: SinkSpec) -> bool:
     _, fs = hadoop_path(spark, sink.target)
     return fs.getUri().getScheme() in _ATOMIC_RENAME
-
-
-def _write_table(table: DataFrame, sink: SinkSpec, run_id: str) -> None:
-    """`saveAsTable`; an existing plain-file table is replaced by a finished one, never emptied first."""
-    spark = table.sparkSession
-    target = table_name(sink.target, "sink.table")
-    if sink.mode != "overwrite" or sink.format not in _FILE_FORMATS or not spark.catalog.tableExists(target):
-        _writer(table, sink).mode(sink.mode).saveAsTable(target)
-        return
-    *above, last = table_parts(sink.target)
-    aside = ".".join(map(quoted, [*above, f"{last}_{run_id}"]))
-    try:
-        _writer(table, sink).mode("error").saveAsTable(aside)
-        spark.sql(f"DROP TABLE {target}")
-        spark.sql(f"ALTER TABLE {aside} RENAME TO {target}")
-    finally:
-        spark.sql(f"DROP TABLE IF EXISTS {aside}")
-
-
-def _writer(table: DataFrame, sink: SinkSpec) -> DataFrameWriter:
-    writer = table.write.format(sink.format).options(**sink.options)
-    return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
-
-
-def _check_table_name(spark: SparkSession, sink: SinkSpec) -> None:
-    """Spark's own catalogue looks at the name of a new table when its rows are written."""
-    *above, last = table_parts(table_name(sink.target, "sink.table"))
-    is_sparks = not above or spark.conf.get(f"spark.sql.catalog.{above[0]}", None) is None
-    if is_sparks and sink.format in _FILE_FORMATS and not _CATALOGUE_NAME.fullmatch(last):
-        raise SinkError(
-            f"Spark's catalogue takes no table named {last!r}",
-            key="sink.table",
-            allowed=["letters A to Z, digits and _"],
-            hint="write to sink.path, or choose another name",
-        )
 
 
 def _exists_already(spark: SparkSession, sink: SinkSpec) -> bool:
@@ -235,6 +230,6 @@ def _check_format(spark: SparkSession, sink: SinkSpec) -> None:
         raise SinkError(
             f"Spark knows no format {sink.format!r}",
             key="sink.format",
-            allowed=[*sorted(_FILE_FORMATS), "delta, iceberg (with their packages on the class path)"],
+            allowed=[*sorted(FILE_FORMATS), "delta, iceberg (with their packages on the class path)"],
             hint="add its package with spark.jars.packages",
         ) from error

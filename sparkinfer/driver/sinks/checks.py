@@ -10,10 +10,10 @@ from pathlib import Path
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.sql import SparkSession
 
-from sparkinfer.core.errors import SinkError, SpecError, UserError
+from sparkinfer.core.errors import JobFailedError, SinkError, SpecError, UserError
 from sparkinfer.core.secrets import LOGIN_PATTERN
 from sparkinfer.core.spec import JobSpec, SinkSpec
-from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_path, names_in
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import has_glob, is_hidden, local_path
 from sparkinfer.driver.sql_errors import quiet, sentence
@@ -21,6 +21,9 @@ from sparkinfer.driver.sql_errors import quiet, sentence
 __all__ = ["check_apart", "check_checkpoint", "check_holds_arrays", "check_layout", "explained_sink"]
 
 _NO_ARRAYS = {"csv", "text"}
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|The DiskSpace quota of [^\n]* is exceeded")
+"""Of Linux twice, and of HDFS."""
 
 
 def check_apart(spark: SparkSession | None, spec: JobSpec) -> None:
@@ -171,14 +174,26 @@ def check_layout(spark: SparkSession, sink: SinkSpec) -> None:
             key="sink.mode",
             hint="overwriting would delete them: choose another folder, or empty this one by hand",
         )
-    first = set(sink.partition_by[:1])
-    if sink.mode == "append" and visible and partitions != first and (partitions or first):
+    if sink.mode != "append" or not visible:
+        return
+    columns = sorted(partitions) if len(partitions) > 1 else _partition_columns(spark, str(sink.path), visible)
+    if columns != list(sink.partition_by):
         raise SinkError(
-            f"{sink.path!r} is partitioned by {', '.join(sorted(partitions)) or 'nothing'}, not by "
-            f"{', '.join(first) or 'nothing'}",
+            f"{sink.path!r} is partitioned by {', '.join(columns) or 'nothing'}, not by "
+            f"{', '.join(sink.partition_by) or 'nothing'}",
             key="sink.partition_by",
             hint="append with the folder's own partition columns: readers would lose the others",
         )
+
+
+def _partition_columns(spark: SparkSession, folder: str, names: list[str]) -> list[str]:
+    """Of a folder with these names, going down its first partitions."""
+    columns: list[str] = []
+    while deeper := sorted(name for name in names if "=" in name and not is_hidden(name)):
+        columns.append(deeper[0].split("=", 1)[0])
+        folder = f"{folder.rstrip('/')}/{deeper[0]}"
+        names = names_in(spark, folder) or []
+    return columns
 
 
 def _names(spark: SparkSession, sink: SinkSpec) -> list[str] | None:
@@ -190,7 +205,12 @@ def _names(spark: SparkSession, sink: SinkSpec) -> list[str] | None:
 
 @contextmanager
 def explained_sink(sink: SinkSpec) -> Iterator[None]:
-    """Turns what Spark refuses about a sink's name, format or options into a `SinkError`."""
+    """Turns what Spark refuses about a sink's name, format or options into a `SinkError`, and a full disk into a line.
+
+    Raises:
+        SinkError: what Spark says.
+        JobFailedError: no space is left.
+    """
     try:
         with quiet():
             yield
@@ -198,4 +218,13 @@ def explained_sink(sink: SinkSpec) -> Iterator[None]:
         key = "sink.table" if sink.table else "sink"
         raise SinkError(
             sentence(str(error)), key=key, hint="look at sink.table, sink.format, sink.options and sink.partition_by"
+        ) from error
+    except JAVA_ERRORS as error:
+        full = _FULL.search(str(error))
+        if full is None:
+            raise
+        raise JobFailedError(
+            f"{full[0]}: in {sink.target!r}, or in a local folder of Spark (spark.local.dir)",
+            key="sink.table" if sink.table else "sink.path",
+            hint="make room and run it again: nothing of what was not finished is in the output",
         ) from error
