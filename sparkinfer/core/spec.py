@@ -176,6 +176,9 @@ class ResumeSpec(_Block):
         return None if self.trigger is None else seconds(self.trigger)
 
 
+_LONGEST_SILENCE_S = 86_400.0
+
+
 class ProgressSpec(_Block):
     """What is told while the job runs."""
 
@@ -189,7 +192,8 @@ class ProgressSpec(_Block):
     @field_validator("every")
     @classmethod
     def _is_duration(cls, value: str | float) -> str | float:
-        seconds(value)
+        if seconds(value) > _LONGEST_SILENCE_S:
+            raise ValueError("at most a day")
         return value
 
     @property

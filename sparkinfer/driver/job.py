@@ -43,6 +43,7 @@ from sparkinfer.driver.watching.latency import Latency
 from sparkinfer.driver.watching.live import LiveRun
 from sparkinfer.driver.watching.metrics import check_metrics, run_metrics
 from sparkinfer.driver.watching.progress import Progress
+from sparkinfer.driver.wording import counted
 from sparkinfer.driver.write import check_local_target, check_target, write
 from sparkinfer.executor.device import resolve_device
 from sparkinfer.executor.report import Tally
@@ -303,7 +304,7 @@ def _summary(result: JobResult) -> str:
     errors = ", ".join(f"{count:,} {code}" for code, count in sorted(result.errors.items()))
     return (
         f"{f'{result.retry.describe()}; the table has ' if result.retry else ''}{result.rows:,} rows, "
-        f"{result.failed:,} errors{f' ({errors})' if errors else ''} in {result.seconds:.1f} s "
+        f"{counted(result.failed, 'error')}{f' ({errors})' if errors else ''} in {result.seconds:.1f} s "
         f"({rate:.1f} images/s, start-up included) -> {result.output}"
     )
 

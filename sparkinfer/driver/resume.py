@@ -39,6 +39,7 @@ from sparkinfer.driver.phases import Phases
 from sparkinfer.driver.sinks.snapshot_sink import SnapshotSink
 from sparkinfer.driver.sources.inputs import Input
 from sparkinfer.driver.sources.row_input import open_rows, rows_of
+from sparkinfer.driver.wording import counted
 from sparkinfer.driver.write import check_format, write
 from sparkinfer.executor.report import Tally
 
@@ -190,7 +191,7 @@ class _Series:
         self._ledger.finish(number, outcome)
         self.progress.counts.add(counts)
         self.progress.snapshots += 1
-        self._say(f"snapshot {number}: {counts.rows:,} rows, {counts.failed:,} errors in {seconds:.1f} s")
+        self._say(f"snapshot {number}: {counts.rows:,} rows, {counted(counts.failed, 'error')} in {seconds:.1f} s")
         self._after_snapshot(self.progress.counts, self._rows, self._share)
 
 

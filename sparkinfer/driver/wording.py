@@ -10,7 +10,7 @@ from typing import Any
 
 from sparkinfer.core.secrets import redacted
 
-__all__ = ["dotted", "printable", "shortened", "shown"]
+__all__ = ["counted", "dotted", "printable", "shortened", "shown"]
 
 MAX_VALUE_CHARS = 60
 """Of a wrong value."""
@@ -34,6 +34,11 @@ def written(value: Any) -> str:
         return repr(value)
     except ValueError:
         return "a number of thousands of digits"
+
+
+def counted(count: int, what: str) -> str:
+    """1 error, 2,000 errors."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def dotted(key: Iterable[str]) -> str:

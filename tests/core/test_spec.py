@@ -77,6 +77,8 @@ def test_a_weights_enum_takes_the_recipe_and_keeps_own_keys() -> None:
         ({"metrics": {"port": 65_536}}, "port"),
         ({"metrics": {"port": -1}}, "port"),
         ({"metrics": {"port": 0, "adress": "127.0.0.1"}}, "adress"),
+        ({"progress": {"every": "2 d"}}, "every"),
+        ({"progress": {"every": 1e12}}, "every"),
         ({"metrics": {"push": "gateway:9091"}}, "push"),
         ({"metrics": {"push": "http://[::1"}}, "push"),
         ({"metrics": {"push": "http://gateway:port"}}, "push"),

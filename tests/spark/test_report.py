@@ -123,7 +123,7 @@ def test_a_retry_is_told_as_one(spark: SparkSession, tmp_path: Path, photos: Pat
     said = io.StringIO()
     result = run_job(spec, Console(file=said, width=300), retry_codes=())
     assert (result.rows, result.retried, result.errors) == (9, 2, {"UNSUPPORTED_FORMAT": 1})
-    assert "1 of 2 failed rows mended, 1 fail again; the table has 9 rows, 1 errors" in said.getvalue()
+    assert "1 of 2 failed rows mended, 1 fail again; the table has 9 rows, 1 error" in said.getvalue()
     found, page = report_of(report)
     assert found["retry"] == {
         "failed": 2,

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparkinfer.driver.watching.telemetry import Snapshot, Telemetry
+from sparkinfer.driver.wording import counted
 
 __all__ = ["Progress", "View", "Window", "duration_text"]
 
@@ -77,7 +78,7 @@ class View:
         codes = sorted(self.now.errors.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{count:,} {code}" for code, count in codes[:_CODES_SHOWN])
         more = f", {len(codes) - _CODES_SHOWN} more" if len(codes) > _CODES_SHOWN else ""
-        return f"{_counted(failed, 'error')} ({_per_cent(failed, self.now.rows)}): {shown}{more}"
+        return f"{counted(failed, 'error')} ({_per_cent(failed, self.now.rows)}): {shown}{more}"
 
     def tasks_text(self) -> str:
         """2 running, 3 of 12 done, 0 failed; model busy 87 %, batch 8 on cpu."""
@@ -225,10 +226,6 @@ def _rate_text(rate: float | None) -> str:
     if rate is None:
         return "-"
     return f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _per_cent(part: int, whole: int) -> str:
