@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-from typing import Self
-
 import psutil
+
+from tests.watcher import Watcher
 
 __all__ = ["PeakMemory"]
 
@@ -17,7 +16,7 @@ GROWN = 1.02
 which the process itself stands still, so reading them all the time would slow down those who have more processes."""
 
 
-class PeakMemory:
+class PeakMemory(Watcher):
     """Samples a process tree in the background; use as a context manager.
 
     Counts proportional set size (PSS): a page that N processes share counts 1/N in each, so the sum is what the
@@ -28,31 +27,18 @@ class PeakMemory:
     """
 
     def __init__(self, pid: int) -> None:
+        super().__init__(pid, INTERVAL)
         self.peak = 0
         self._largest = 0.0
-        self._root = psutil.Process(pid)
         self._seen: set[psutil.Process] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(INTERVAL):
-            try:
-                self._seen |= {self._root, *self._root.children(recursive=True)}
-            except psutil.NoSuchProcess:
-                return
-            resident = sum(map(_rss, self._seen))
-            if resident > GROWN * self._largest:
-                self._largest = resident
-                self.peak = max(self.peak, sum(map(_pss, self._seen)))
+    def look(self, below: list[psutil.Process]) -> None:
+        """Adds up the whole tree."""
+        self._seen |= {self._root, *below}
+        resident = sum(map(_rss, self._seen))
+        if resident > GROWN * self._largest:
+            self._largest = resident
+            self.peak = max(self.peak, sum(map(_pss, self._seen)))
 
     def stragglers(self) -> list[psutil.Process]:
         """Processes of the tree that still run."""

@@ -7,10 +7,10 @@ gets SIGKILL at whatever point it is, and nobody is told why.
 from __future__ import annotations
 
 import os
-import threading
-from typing import Self
 
 import psutil
+
+from tests.watcher import Watcher
 
 __all__ = ["MemoryKiller"]
 
@@ -18,7 +18,7 @@ INTERVAL = 0.02
 """Seconds between looks: a process that fills memory takes some 50 MB in that time."""
 
 
-class MemoryKiller:
+class MemoryKiller(Watcher):
     """Kills processes below this one that hold more than a limit; use as a context manager.
 
     Args:
@@ -29,26 +29,16 @@ class MemoryKiller:
     """
 
     def __init__(self, limit: int) -> None:
+        super().__init__(os.getpid(), INTERVAL)
         self.killed = 0
         self._limit = limit
-        self._root = psutil.Process(os.getpid())
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(INTERVAL):
-            for process in self._root.children(recursive=True):
-                try:
-                    if process.name().startswith("python") and process.memory_info().rss > self._limit:
-                        process.kill()
-                        self.killed += 1
-                except psutil.Error:
-                    continue  # it has just ended
+    def look(self, below: list[psutil.Process]) -> None:
+        """Kills those that hold too much."""
+        for process in below:
+            try:
+                if process.name().startswith("python") and process.memory_info().rss > self._limit:
+                    process.kill()
+                    self.killed += 1
+            except psutil.Error:
+                continue  # it has just ended

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
-from typing import Self
 
 import psutil
+
+from tests.watcher import Watcher
 
 __all__ = ["WorkerPeak"]
 
@@ -15,7 +15,7 @@ INTERVAL = 0.05
 is missed."""
 
 
-class WorkerPeak:
+class WorkerPeak(Watcher):
     """Watches the Python processes below a process; use as a context manager.
 
     Attributes:
@@ -24,29 +24,11 @@ class WorkerPeak:
     """
 
     def __init__(self, pid: int | None = None) -> None:
+        super().__init__(pid or os.getpid(), INTERVAL)
         self.peak = 0
-        self._root = psutil.Process(pid or os.getpid())
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._look()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(INTERVAL):
-            self._look()
-
-    def _look(self) -> None:
-        try:
-            below = self._root.children(recursive=True)
-        except psutil.NoSuchProcess:  # and its workers with it
-            return
+    def look(self, below: list[psutil.Process]) -> None:
+        """Asks the kernel for the most that each worker has held."""
         for process in below:
             try:
                 command = process.cmdline()
