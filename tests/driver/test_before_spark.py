@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.sql import SparkSession
 
 from sparkinfer import cli
 from sparkinfer.core.errors import DeviceError
@@ -20,6 +21,7 @@ def arguments(tmp_path, monkeypatch):
     def refuse(*_):
         raise AssertionError("Spark was started")
 
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)  # which other tests have made
     monkeypatch.setattr(job, "get_session", refuse)
     monkeypatch.setattr(validate, "get_session", refuse)
     return {

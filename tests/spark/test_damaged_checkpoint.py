@@ -101,10 +101,10 @@ def test_an_input_of_two_snapshots_is_told(spark: SparkSession, finished: Path) 
 def test_a_damaged_page_of_inputs_is_told(spark: SparkSession, finished: Path) -> None:
     spec = spec_of(finished)
     inputs = finished / "check" / "inputs" / "000001.parquet"
-    page = pq.ParquetFile(inputs).metadata.row_group(0).column(0)
-    place = page.data_page_offset + page.total_compressed_size // 2
+    column = pq.ParquetFile(inputs).metadata.row_group(0).column(0)
+    start = column.data_page_offset if column.dictionary_page_offset is None else column.dictionary_page_offset
     content = bytearray(inputs.read_bytes())
-    content[place] ^= 1
+    content[start + column.total_compressed_size - 1] ^= 1  # the last byte of its last page, which no header reaches
     inputs.write_bytes(content)
     with pytest.raises(SpecError, match=r"000001\.parquet cannot be read"):
         run_job(spec)
