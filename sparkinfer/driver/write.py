@@ -20,7 +20,7 @@ from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_conf, hadoop_path, names_in
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import local_path
-from sparkinfer.driver.sinks.append import move_in
+from sparkinfer.driver.sinks.append import is_moving, move_in
 from sparkinfer.driver.sinks.aside import kept_alive, sibling
 from sparkinfer.driver.sinks.checks import check_holds_arrays, check_layout, explained_sink
 from sparkinfer.driver.sinks.formats import FILE_FORMATS, writer
@@ -133,8 +133,9 @@ def _write_aside(table: DataFrame, sink: SinkSpec, run_id: str, *, alone: bool) 
             else:
                 _rename(spark, aside, path, run_id, sink)
         finally:
-            # Not while the old table is away: with both there, the next run knows what happened.
-            if not fs.exists(sibling(spark, path, f".{path.getName()}.{run_id}.old")) or fs.exists(path):
+            # Not while the old table is away, or files are half moved: by what is there the next run undoes it.
+            is_away = fs.exists(sibling(spark, path, f".{path.getName()}.{run_id}.old")) and not fs.exists(path)
+            if not is_away and not is_moving(spark, aside):
                 fs.delete(aside, True)
 
 

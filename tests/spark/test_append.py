@@ -15,6 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import JobFailedError, SinkError
 from sparkinfer.core.spec import SinkSpec
+from sparkinfer.driver.listing import hadoop_path
+from sparkinfer.driver.sinks import append
+from sparkinfer.driver.sinks.append import move_in
 from sparkinfer.driver.sinks.checks import check_layout
 from sparkinfer.driver.write import check_target, put_back, write
 
@@ -124,6 +127,35 @@ def test_a_run_that_died_while_its_files_moved_has_added_nothing(spark: SparkSes
     write(numbers(spark, 100, 2), sink, C)
     assert sorted(row["n"] for row in spark.read.parquet(str(out)).collect()) == [0, 1, 100, 101]
     assert not dead.exists()
+
+
+def test_rows_that_have_all_moved_stay_whatever_becomes_of_their_hidden_folder(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    left = out / f".added.{B}.new"
+    numbers(spark, 50, 2).write.parquet(str(left))
+    move_in(spark, hadoop_path(spark, str(left))[0], hadoop_path(spark, str(out))[0])
+    assert left.exists()  # as if the file system had gone away just then
+    write(numbers(spark, 100, 2), SinkSpec(path=str(out), mode="append"), C)
+    assert sorted(row["n"] for row in spark.read.parquet(str(out)).collect()) == [50, 51, 100, 101]
+    assert not left.exists()
+
+
+def test_what_could_not_be_taken_out_is_left_to_the_next_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    sink = SinkSpec(path=str(out), mode="append", partition_by=["part"])
+    numbers(spark, 0, 1).write.partitionBy("part").parquet(str(out))
+    (out / "part=2").write_text("a file is in the way")
+    monkeypatch.setattr(append, "take_out", lambda *_: None)  # the file system has gone away
+    with pytest.raises(Exception, match="part=2"):
+        write(numbers(spark, 100, 6), sink, A)
+    monkeypatch.undo()
+    (out / "part=2").unlink()
+    write(numbers(spark, 200, 1), sink, B)
+    assert sorted(row["n"] for row in spark.read.parquet(str(out)).collect()) == [0, 200]
 
 
 def test_files_that_cannot_move_are_all_taken_out_again(

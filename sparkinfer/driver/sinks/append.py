@@ -4,8 +4,8 @@ Spark's committer keeps what is unfinished in `_temporary` of the target, of all
 that ends clears it away. So rows are added in another way: written by Spark into a hidden folder of the run, and moved
 when they are whole. Every name holds the id of Spark's write, so none meets another.
 
-The files are listed before the first one moves. A run that fails or dies on the way is undone by that list: a run
-that was interrupted has added nothing.
+The files are listed before the first one moves, and the list goes when the last one has. A run that fails or dies on
+the way is undone by that list, by itself or by the next run: one that was interrupted has added nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sparkinfer.core.errors import SinkError
 from sparkinfer.driver.listing import hadoop_path, read_bytes, write_text
 from sparkinfer.driver.paths import is_hidden
 
-__all__ = ["move_in", "take_out"]
+__all__ = ["is_moving", "move_in", "take_out"]
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +53,19 @@ def move_in(spark: SparkSession, aside: Any, target: Any) -> None:
         for name in names:
             if not fs.rename(path(aside, name), path(target, name)):
                 raise SinkError(f"{name} cannot be moved into {target.toString()!r}", key="sink.path")
+        fs.delete(path(aside, _LIST), False)  # the rows are there to stay
     except BaseException:
         take_out(spark, aside)
         raise
     if fs.exists(path(aside, _SUCCESS)):
         fs.create(path(target, _SUCCESS), True).close()
+
+
+def is_moving(spark: SparkSession, aside: Any) -> bool:
+    """Whether files of this folder may have moved while others have not."""
+    jvm: Any = spark.sparkContext._jvm
+    _, fs = hadoop_path(spark, aside.toString())
+    return bool(fs.exists(jvm.org.apache.hadoop.fs.Path(aside, _LIST)))
 
 
 def take_out(spark: SparkSession, aside: Any) -> None:
@@ -74,6 +82,7 @@ def take_out(spark: SparkSession, aside: Any) -> None:
         return  # killed while it wrote the list: nothing had moved
     if sum(bool(fs.delete(path(aside.getParent(), name), False)) for name in names):
         log.warning("took out of %s what an interrupted run had added to it", aside.getParent().toString())
+    fs.delete(written, False)
 
 
 def _files(fs: Any, folder: Any) -> list[str]:
