@@ -31,6 +31,7 @@ from sparkinfer.driver.reporting.html import page
 from sparkinfer.driver.reporting.images import Thumbnails, drawing_process, thumbnails
 from sparkinfer.driver.reporting.sheet import sheet_rows
 from sparkinfer.driver.reporting.table import TableFigures, figures_of, rows_of_run
+from sparkinfer.driver.sql_errors import sentence
 from sparkinfer.driver.watching.telemetry import Telemetry
 
 __all__ = ["Reporter"]
@@ -143,8 +144,9 @@ def _table(spark: SparkSession, run: Run) -> TableFigures | str:
     except (SparkInferError, *JAVA_ERRORS) as error:
         reason = error.message if isinstance(error, SparkInferError) else java_reason(error)
         log.info("the report cannot read the prediction table: %s", redacted(reason))
-        kept = "the run failed before its table was written" if run.error else "the prediction table cannot be read"
-        return f"{kept} ({reason})"
+        if run.error is not None:
+            return "the run failed before its table was written"
+        return f"the prediction table cannot be read ({sentence(reason)})"
     return figures if figures.rows else "this run has written no rows"
 
 
