@@ -220,6 +220,11 @@ class DeviceFigures:
     memory_total_bytes: int | None = None
     utilisation: float | None = None
 
+    @property
+    def identity(self) -> str:
+        """What tells it from the others of its host."""
+        return self.uuid or self.name
+
 
 class TaskState(StrEnum):
     """How an attempt at a task stands, as it says itself. One that is killed says nothing more."""

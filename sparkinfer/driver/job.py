@@ -35,7 +35,7 @@ from sparkinfer.driver.report import Reporter
 from sparkinfer.driver.result import JobResult, Retried
 from sparkinfer.driver.resume import held_for_retry, run_snapshots
 from sparkinfer.driver.retry import find_failed, write_retried
-from sparkinfer.driver.session import get_session, is_local_master
+from sparkinfer.driver.session import get_session, is_local_master, named_master
 from sparkinfer.driver.sinks.checks import check_apart, check_checkpoint
 from sparkinfer.driver.sources.inputs import size_text
 from sparkinfer.driver.spark.masters import check_master
@@ -274,7 +274,7 @@ def check_before_spark(spec: JobSpec, *, retries: bool) -> None:
         raise SpecError(
             f"{spec.report!r} is a file", key="report", hint="the report is a folder: report.html goes into it"
         )
-    check_master(str(spec.spark.master or spec.spark.conf.get("spark.master", "")))
+    check_master(named_master(spec))
     if is_local_master(spec):
         check_providers(spec.model, resolve_device(spec.model.wanted_device))  # the executors are this machine
 

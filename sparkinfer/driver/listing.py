@@ -24,6 +24,7 @@ __all__ = [
     "JAVA_ERRORS",
     "FileSystems",
     "Status",
+    "child",
     "copy_to_local",
     "file_name_charset",
     "hadoop_conf",
@@ -88,6 +89,11 @@ def hadoop_path(spark: SparkSession, uri: str) -> tuple[Any, Any]:
         return fs.makeQualified(path), fs
     except JAVA_ERRORS as error:
         raise UserError(f"{uri!r} cannot be opened: {java_reason(error)}") from error
+
+
+def child(spark: SparkSession, folder: Any, name: str) -> Any:
+    """The Hadoop path of something in a folder, or below it: `part=1/a.parquet`."""
+    return _jvm(spark).org.apache.hadoop.fs.Path(folder, name)
 
 
 def copy_to_local(spark: SparkSession, uri: str, target: Path, key: str) -> None:

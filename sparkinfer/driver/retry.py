@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +25,7 @@ from sparkinfer.core.errors import ErrorCode, SinkError, SpecError
 from sparkinfer.core.schema import PREDICTION_COLUMNS
 from sparkinfer.core.spec import TRANSACTIONAL, JobSpec, SinkSpec, SourceSpec
 from sparkinfer.driver.frames import column, local_frame, settings, to_arrow
-from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.listing import child, hadoop_path, names_in
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import literal
 from sparkinfer.driver.sinks.checks import check_layout
@@ -322,9 +321,8 @@ def write_retried(spark: SparkSession, retry: Retry, table: DataFrame, sink: Sin
         write(_joined(retry.kept, table), whole, run_id)
         return
     path, fs = hadoop_path(spark, sink.target)
-    jvm: Any = spark.sparkContext._jvm
     # Of a name that `SnapshotSink.recover` clears away when this run dies.
-    aside = jvm.org.apache.hadoop.fs.Path(path, f".{COLUMN}=retried.{run_id}.new")
+    aside = child(spark, path, f".{COLUMN}=retried.{run_id}.new")
     try:
         table.write.parquet(aside.toString())
         retried = spark.read.schema(table.schema).parquet(literal(aside.toString()))

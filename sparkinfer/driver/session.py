@@ -22,7 +22,7 @@ from sparkinfer.driver.spark.gpu_requests import MODEL_GPUS, SETTINGS, TASK_GPUS
 from sparkinfer.driver.spark.jvm import archive_options
 from sparkinfer.driver.spark.standalone import check_workers
 
-__all__ = ["arrow_limits", "find_java", "get_session", "is_local_master", "own_arrow_limits"]
+__all__ = ["arrow_limits", "find_java", "get_session", "is_local_master", "named_master", "own_arrow_limits"]
 
 log = logging.getLogger(__name__)
 
@@ -111,20 +111,25 @@ def _place_gpus(settings: dict[str, str], spec: JobSpec) -> None:
         log.warning(placement.reason)
 
 
+def named_master(spec: JobSpec) -> str:
+    """The master that the job file names; empty where it names none."""
+    return spec.spark.master or str(spec.spark.conf.get("spark.master", ""))
+
+
 def is_local_master(spec: JobSpec) -> bool:
     """Whether a session that is yet to be made will run its tasks on this machine; False where that is not known."""
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:
         return False
-    master = spec.spark.master or str(spec.spark.conf.get("spark.master", ""))
+    master = named_master(spec)
     return master.startswith("local") or (not master and "SPARK_CONF_DIR" not in os.environ)
 
 
 def _master(spec: JobSpec) -> str | None:
     """The master that the job file names; Spark's default where nothing else can name one; else None."""
-    named = spec.spark.master or spec.spark.conf.get("spark.master")
+    named = named_master(spec)
     if not named and os.environ.keys().isdisjoint(_NAME_A_MASTER):
         return "local[*]"
-    return str(named) if named else None
+    return named or None
 
 
 _NAME_A_MASTER = ("SPARK_CONF_DIR", "SPARK_HOME", "MASTER", "PYSPARK_SUBMIT_ARGS")

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sparkinfer.core.errors import SinkError
 from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
-from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_conf, hadoop_path, names_in
+from sparkinfer.driver.listing import JAVA_ERRORS, child, hadoop_conf, hadoop_path, names_in
 from sparkinfer.driver.names import table_name
 from sparkinfer.driver.paths import local_path
 from sparkinfer.driver.sinks.append import is_moving, move_in
@@ -121,7 +121,7 @@ def _write_aside(table: DataFrame, sink: SinkSpec, run_id: str, *, alone: bool) 
     path, fs = hadoop_path(spark, sink.target)
     # Rows are added from within the folder: what is above it may be another file system, or another person's.
     adds = sink.mode == "append" and fs.exists(path)
-    place = _child(spark, path, "added") if adds else path
+    place = child(spark, path, "added") if adds else path
     aside = sibling(spark, place, f".{place.getName()}.{run_id}.new")
     with nullcontext() if alone else kept_alive(spark, place, run_id) as sign:
         try:
@@ -183,11 +183,6 @@ def put_back(spark: SparkSession, target: str) -> bool:
     log.warning("%s is put back: a run that overwrote it was interrupted", target)
     _move(spark, sibling(spark, path, old[0]), path)
     return True
-
-
-def _child(spark: SparkSession, path: Any, name: str) -> Any:
-    jvm: Any = spark.sparkContext._jvm
-    return jvm.org.apache.hadoop.fs.Path(path, name)
 
 
 def _move(spark: SparkSession, source: Any, target: Any) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SinkError
-from sparkinfer.driver.listing import hadoop_path, read_bytes, write_text
+from sparkinfer.driver.listing import child, hadoop_path, read_bytes, write_text
 from sparkinfer.driver.paths import is_hidden
 
 __all__ = ["is_moving", "move_in", "take_out"]
@@ -41,46 +41,41 @@ def move_in(spark: SparkSession, aside: Any, target: Any) -> None:
     Raises:
         SinkError: a file cannot be moved; then none is.
     """
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path
     _, fs = hadoop_path(spark, target.toString())
     names = _files(fs, aside)
     within = "" if aside.getParent().equals(target) else f"{target.getName()}/"
-    write_text(spark, path(aside, _LIST).toString(), json.dumps([f"{within}{name}" for name in names]))
+    write_text(spark, child(spark, aside, _LIST).toString(), json.dumps([f"{within}{name}" for name in names]))
     try:
         for folder in sorted({name.rpartition("/")[0] for name in names} - {""}):
-            fs.mkdirs(path(target, folder))
+            fs.mkdirs(child(spark, target, folder))
         for name in names:
-            if not fs.rename(path(aside, name), path(target, name)):
+            if not fs.rename(child(spark, aside, name), child(spark, target, name)):
                 raise SinkError(f"{name} cannot be moved into {target.toString()!r}", key="sink.path")
-        fs.delete(path(aside, _LIST), False)  # the rows are there to stay
+        fs.delete(child(spark, aside, _LIST), False)  # the rows are there to stay
     except BaseException:
         take_out(spark, aside)
         raise
-    if fs.exists(path(aside, _SUCCESS)):
-        fs.create(path(target, _SUCCESS), True).close()
+    if fs.exists(child(spark, aside, _SUCCESS)):
+        fs.create(child(spark, target, _SUCCESS), True).close()
 
 
 def is_moving(spark: SparkSession, aside: Any) -> bool:
     """Whether files of this folder may have moved while others have not."""
-    jvm: Any = spark.sparkContext._jvm
     _, fs = hadoop_path(spark, aside.toString())
-    return bool(fs.exists(jvm.org.apache.hadoop.fs.Path(aside, _LIST)))
+    return bool(fs.exists(child(spark, aside, _LIST)))
 
 
 def take_out(spark: SparkSession, aside: Any) -> None:
     """Removes what an interrupted `move_in` of this folder has moved; nothing where there was none."""
-    jvm: Any = spark.sparkContext._jvm
-    path = jvm.org.apache.hadoop.fs.Path
     _, fs = hadoop_path(spark, aside.toString())
-    written = path(aside, _LIST)
+    written = child(spark, aside, _LIST)
     if not fs.exists(written):
         return
     try:
         names = json.loads(read_bytes(spark, written.toString(), "sink.path"))
     except ValueError:
         return  # killed while it wrote the list: nothing had moved
-    if sum(bool(fs.delete(path(aside.getParent(), name), False)) for name in names):
+    if sum(bool(fs.delete(child(spark, aside.getParent(), name), False)) for name in names):
         log.warning("took out of %s what an interrupted run had added to it", aside.getParent().toString())
     fs.delete(written, False)
 

@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import SinkError, UserError
 from sparkinfer.driver.checkpoints.owner import Owner
-from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_path, is_missing, java_reason, names_in, read_bytes
+from sparkinfer.driver.listing import JAVA_ERRORS, child, hadoop_path, is_missing, java_reason, names_in, read_bytes
 from sparkinfer.driver.sinks.append import take_out
 
 __all__ = ["Sign", "kept_alive", "sibling"]
@@ -46,8 +46,7 @@ _KEEPS_TIMES = {"file", "hdfs", "viewfs"}
 
 def sibling(spark: SparkSession, path: Any, name: str) -> Any:
     """A Hadoop path beside another."""
-    jvm: Any = spark.sparkContext._jvm
-    return jvm.org.apache.hadoop.fs.Path(path.getParent(), name)
+    return child(spark, path.getParent(), name)
 
 
 class Sign:

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Iterator
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sparkinfer.core.errors import JobFailedError
 from sparkinfer.driver.frames import settings
-from sparkinfer.driver.listing import JAVA_ERRORS, hadoop_conf, hadoop_path, is_missing
+from sparkinfer.driver.listing import JAVA_ERRORS, child, hadoop_conf, hadoop_path, is_missing
 
 __all__ = ["own_pending"]
 
@@ -47,11 +46,10 @@ def own_pending(spark: SparkSession, folder: str, run_id: str) -> Iterator[None]
     if not _is_usual_committer(spark, fs.getUri().getScheme()):
         yield
         return
-    jvm: Any = spark.sparkContext._jvm
     attempt = str(1 + secrets.randbelow(2**31 - 1))
-    pending = jvm.org.apache.hadoop.fs.Path(path, "_temporary")
+    pending = child(spark, path, "_temporary")
     # Beside the attempt's folder: everything in that is committed.
-    sign = jvm.org.apache.hadoop.fs.Path(pending, f"writing-{attempt}")
+    sign = child(spark, pending, f"writing-{attempt}")
     fs.create(sign, True).close()
     cleared = JobFailedError(
         f"another job that wrote to {path.toString()!r} has cleared away unfinished files of this one: rows may be "
@@ -71,7 +69,7 @@ def own_pending(spark: SparkSession, folder: str, run_id: str) -> Iterator[None]
         raise
     finally:
         with contextlib.suppress(*JAVA_ERRORS):
-            fs.delete(jvm.org.apache.hadoop.fs.Path(pending, attempt), True)
+            fs.delete(child(spark, pending, attempt), True)
             fs.delete(sign, False)
             fs.delete(pending, False)  # fails while others write
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,7 +16,7 @@ from sparkinfer.core.spec import TRANSACTIONAL, SinkSpec
 from sparkinfer.driver.checkpoints.checkpoint import KEY, Checkpoint, damaged
 from sparkinfer.driver.checkpoints.ledger import Ledger
 from sparkinfer.driver.execution import count_table
-from sparkinfer.driver.listing import hadoop_path, names_in
+from sparkinfer.driver.listing import child, hadoop_path, names_in
 from sparkinfer.driver.names import quoted, table_name
 from sparkinfer.driver.paths import is_hidden, literal
 from sparkinfer.driver.write import put_back
@@ -132,7 +131,6 @@ class SnapshotSink:
         if not self._in_folders:
             return
         path, fs = hadoop_path(self._spark, str(self._sink.path))
-        jvm: Any = self._spark.sparkContext._jvm
         aside = [name for name in self._names() if name.startswith(f".{COLUMN}=") and name.endswith((".new", ".old"))]
         for name in aside:
             if name.endswith(".old"):
@@ -141,7 +139,7 @@ class SnapshotSink:
         for name in aside:
             if name.endswith(".old") and name[1:].split(".", 1)[0] not in there:
                 continue  # nobody knows why it has no successor
-            fs.delete(jvm.org.apache.hadoop.fs.Path(path, name), True)
+            fs.delete(child(self._spark, path, name), True)
         visible = [name for name in self._names() if not is_hidden(name)]
         strange = [name for name in visible if not _FOLDER.fullmatch(name)]
         if strange:

@@ -55,7 +55,7 @@ class Attempts:
             del self.running[other.attempt]
         self.batch_size = max((m.batch_size for m in (message, *self.running.values())), default=0) or None
         if message.device is not None:
-            key = (message.host, message.device.uuid or message.device.name)
+            key = (message.host, message.device.identity)
             self.devices[key] = (message.host, message.device)
         return over
 

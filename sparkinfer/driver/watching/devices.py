@@ -106,4 +106,4 @@ class _Use:
 
 
 def _key(host: str, device: DeviceFigures) -> tuple[str, str]:
-    return host, device.uuid or device.name
+    return host, device.identity

@@ -73,7 +73,8 @@ class Page:
         yield from self._about_devices(seen.devices)
         uneven = self._imbalance()
         if uneven is not None:
-            yield self._gauge(
+            yield self._metric(
+                GaugeMetricFamily,
                 "imbalance_ratio",
                 "How far the heaviest is above the mean: of partitions by seconds, of hosts by rows.",
                 "between",
@@ -93,13 +94,21 @@ class Page:
             "What runs.",
             {"name": run.name, "run_id": run.run_id, "model": run.model, "model_version": run.model_version},
         )
-        yield self._gauge("run_start_timestamp_seconds", "Unix time at which the run started.", value=run.started)
-        yield self._gauge("run_duration_seconds", "Since the first pass over the input began.", value=seen.seconds)
-        yield self._gauge(
-            "run_broken_off", "1 when the run ended before the pass it was at was written.", value=seen.broken_off
+        yield self._metric(
+            GaugeMetricFamily, "run_start_timestamp_seconds", "Unix time at which the run started.", value=run.started
+        )
+        yield self._metric(
+            GaugeMetricFamily, "run_duration_seconds", "Since the first pass over the input began.", value=seen.seconds
+        )
+        yield self._metric(
+            GaugeMetricFamily,
+            "run_broken_off",
+            "1 when the run ended before the pass it was at was written.",
+            value=seen.broken_off,
         )
         tasks = seen.tasks
-        yield self._gauge(
+        yield self._metric(
+            GaugeMetricFamily,
             "tasks",
             "Spark's tasks of the present pass.",
             "state",
@@ -107,25 +116,33 @@ class Page:
         )
 
     def _about_rows(self, seen: Snapshot) -> Iterator[Metric]:
-        yield self._counter(
+        yield self._metric(
+            CounterMetricFamily,
             "rows",
             "Rows that this run predicted, good and failed; of a retry those run again; at its end those in the table.",
             value=seen.rows,
         )
-        yield self._counter(
+        yield self._metric(
+            CounterMetricFamily,
             "row_errors",
             "Failed rows by error code.",
             "code",
             [(str(code), seen.errors.get(code, 0)) for code in ErrorCode],
         )
         if seen.total_rows is not None:
-            yield self._gauge("expected_rows", "Rows that the run will have at its end.", value=seen.total_rows)
+            yield self._metric(
+                GaugeMetricFamily, "expected_rows", "Rows that the run will have at its end.", value=seen.total_rows
+            )
         rate = seen.rows / seen.seconds if seen.seconds else 0.0
-        yield self._gauge("mean_images_per_second", "Rows by the seconds since the run began.", value=rate)
+        yield self._metric(
+            GaugeMetricFamily, "mean_images_per_second", "Rows by the seconds since the run began.", value=rate
+        )
 
     def _about_work(self, seen: Snapshot) -> Iterator[Metric]:
         work = seen.figures
-        yield self._counter("image_bytes", "Compressed image bytes handed to the decoder.", value=work.image_bytes)
+        yield self._metric(
+            CounterMetricFamily, "image_bytes", "Compressed image bytes handed to the decoder.", value=work.image_bytes
+        )
         yield self._histogram(
             "stage_seconds",
             "Time by stage: decode and preprocess of an image; read, wait, infer and write of a batch.",
@@ -133,16 +150,26 @@ class Page:
             ["stage"],
         )
         yield self._histogram("batch_images", "Images in one call of the model.", [((), work.batch_images)])
-        yield self._counter(
-            "batch_halvings", "Times that too little device memory halved the batch.", value=work.oom_halvings
+        yield self._metric(
+            CounterMetricFamily,
+            "batch_halvings",
+            "Times that too little device memory halved the batch.",
+            value=work.oom_halvings,
         )
-        yield self._counter("model_loads", "Models opened.", value=work.model_loads)
-        yield self._counter("model_load_seconds", "Time spent opening models.", value=work.model_load_seconds)
-        yield self._counter(
-            "model_busy_seconds", "Time of tasks in which the model ran, of all tasks.", value=work.busy_seconds
+        yield self._metric(CounterMetricFamily, "model_loads", "Models opened.", value=work.model_loads)
+        yield self._metric(
+            CounterMetricFamily, "model_load_seconds", "Time spent opening models.", value=work.model_load_seconds
         )
-        yield self._counter("task_seconds", "Time of tasks, of all tasks.", value=seen.task_seconds)
-        yield self._counter("messages", "Messages that tasks have sent while they ran.", value=seen.messages)
+        yield self._metric(
+            CounterMetricFamily,
+            "model_busy_seconds",
+            "Time of tasks in which the model ran, of all tasks.",
+            value=work.busy_seconds,
+        )
+        yield self._metric(CounterMetricFamily, "task_seconds", "Time of tasks, of all tasks.", value=seen.task_seconds)
+        yield self._metric(
+            CounterMetricFamily, "messages", "Messages that tasks have sent while they ran.", value=seen.messages
+        )
 
     def _about_devices(self, devices: Iterable[tuple[str, DeviceFigures]]) -> Iterator[Metric]:
         used = GaugeMetricFamily(
@@ -153,7 +180,7 @@ class Page:
             "sparkinfer_gpu_utilization_ratio", "Share of time in which the GPU did something.", labels=_DEVICE_LABELS
         )
         for host, device in devices:
-            labels = [self._run.name, host, device.uuid or device.name]
+            labels = [self._run.name, host, device.identity]
             for family, value in (
                 (used, device.memory_used_bytes),
                 (size, device.memory_total_bytes),
@@ -163,8 +190,9 @@ class Page:
                     family.add_metric(labels, value)
         yield from (family for family in (used, size, busy) if family.samples)
 
-    def _counter(
+    def _metric(
         self,
+        kind: type[CounterMetricFamily | GaugeMetricFamily],
         name: str,
         meaning: str,
         label: str | None = None,
@@ -172,23 +200,8 @@ class Page:
         *,
         value: float = 0,
     ) -> Metric:
-        """A counter, one for each value of a label where there is one."""
-        family = CounterMetricFamily(f"sparkinfer_{name}", meaning, labels=_names(label))
-        for labels, amount in self._labelled(label, values, value):
-            family.add_metric(labels, amount)
-        return family
-
-    def _gauge(
-        self,
-        name: str,
-        meaning: str,
-        label: str | None = None,
-        values: Iterable[tuple[str, float]] = (),
-        *,
-        value: float = 0,
-    ) -> Metric:
-        """A gauge, one for each value of a label where there is one."""
-        family = GaugeMetricFamily(f"sparkinfer_{name}", meaning, labels=_names(label))
+        """A counter or a gauge, one for each value of a label where there is one."""
+        family = kind(f"sparkinfer_{name}", meaning, labels=["name", label] if label else ["name"])
         for labels, amount in self._labelled(label, values, value):
             family.add_metric(labels, amount)
         return family
@@ -218,7 +231,3 @@ class Page:
 
 
 _DEVICE_LABELS = ("name", "host", "device")
-
-
-def _names(label: str | None) -> list[str]:
-    return ["name", label] if label else ["name"]
